@@ -60,6 +60,8 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
     shown = ", ".join(repr(label[:40]) for label in names[:10])
     if unknown := [label for label in labels if label not in names]:
         raise UserError(f"{source}: expected the labels {shown}, got {unknown[0][:40]!r}")
+    if odd := [label for label in labels if not label.isprintable()]:
+        raise UserError(f"{source}: expected labels of visible characters, got {odd[0]!r}")
     if not 2 <= len(labels) <= MOST_CLASSES:
         raise UserError(
             f"{source}: expected 2 to {MOST_CLASSES:,} labels, got {len(labels):,}: {shown}"

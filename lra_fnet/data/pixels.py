@@ -15,7 +15,7 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
     """Returns the pixels of an image file, upright (EXIF) and without transparency.
 
     Args:
-        content: a PNG or JPEG file of at most 8 bits per colour.
+        content: a PNG or JPEG file; of 16 bits per colour the upper eight count.
         side: height and width that the image must have, in pixels.
         mode: "RGB" for colours (gray has three equal ones), or "L" for gray values, as Pillow
             converts them.
@@ -32,6 +32,8 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
 
     try:
         with PIL.Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
+            if image.mode == "I;16":  # as Pillow reads colours of 16 bits
+                image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             image = PIL.ImageOps.exif_transpose(image)
             if (image.size != (side, side) and not resize) or image.mode not in _MODES:
                 raise ValueError(f"{image.size} pixels of mode {image.mode}")
@@ -43,7 +45,7 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
     except Exception as error:  # Pillow's decoders raise many types
         size = "" if resize else f" of {side} x {side} pixels"
         raise ValueError(
-            f"expected a PNG or JPEG{size} of 8 bits, gray or colour, found {one_line(error, 100)}"
+            f"expected a PNG or JPEG{size}, gray or colour, found {one_line(error, 100)}"
         ) from None
 
 

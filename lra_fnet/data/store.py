@@ -16,7 +16,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -59,16 +59,16 @@ class Raw:
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)  # more files of the set
 
     @classmethod
-    def generated(cls, rows: Iterator[Row], counts: tuple[int, int, int], version: int) -> Self:
+    def consecutive(cls, rows: Iterator[Row], counts: Sequence[int], **facts: Any) -> Self:
         """Returns the first rows as train, the next as validation and the next as test.
 
         Args:
-            rows: generated with `SEED`.
+            rows: may go on without end.
             counts: rows of train, validation and test.
-            version: of the generator.
+            **facts: other fields.
         """
         parts = {s: itertools.islice(rows, n) for s, n in zip(SPLITS, counts, strict=True)}
-        return cls(parts, details={"generator": version, "seed": SEED}, total=sum(counts))
+        return cls(parts, total=sum(counts), **facts)
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         """Yields (split, row) for all rows, once; an error of reading them is a UserError."""

@@ -200,7 +200,9 @@ def read_job(folder: Path) -> Job | None:
         return None
     runs = Path(os.path.relpath(folder / "../../../.."))
     job = folders.build(folder, Job, {"name": value.get("variant"), **value}, runs=runs)
-    if not job.data.exists() and Job.data.exists():  # runs and data were moved together
+    if (
+        not job.data.expanduser().exists() and Job.data.exists()
+    ):  # runs and data were moved together
         job = dataclasses.replace(job, data=Job.data)
     return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
 

@@ -58,9 +58,7 @@ def command(
             try:
                 sets.prepare(value, data_dir, source=source, force=force)
                 prepared = sets.verify(value, data_dir)
-                longest = None
-                if value.finds_classes:
-                    longest = max(facts["lengths"]["max"] for facts in prepared.splits.values())
+                longest = max(facts["lengths"]["max"] for facts in prepared.splits.values())
                 for length in lengths(value, gin_dirs, longest) if value.baselines else ():
                     shallow.ensure(sets.open(tasks.make(name, chosen, length), data_dir))
                 drawing = sets.illustrate(prepared)
@@ -88,10 +86,9 @@ def describe(task: str, data_dir: Path, gin_dirs: Sequence[Path] = ()) -> None:
     rows = []
     for name in _names(task, gin_dirs):
         needed = datasets(name, None, gin_dirs)
-        folders = (data_dir / f"lra_{name}").glob("*/*/fingerprint.json")
-        named = sorted(file.parents[1].name for file in folders)
-        configs = tasks.make(name).configs
-        for chosen in dict.fromkeys([*configs, *(other for other in named if other in configs)]):
+        first = tasks.make(name)
+        there = sorted(path.name for path in first.folder(data_dir).parents[1].glob("*"))
+        for chosen in dict.fromkeys([*first.configs, *filter(first.configs.get, there)]):
             value = tasks.make(name, chosen)
             if value.folder(data_dir).exists():
                 rows.append(_row(sets.open(value, data_dir)))
@@ -123,7 +120,7 @@ def datasets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> 
     return [one for one in named if not tasks.make(name, one).needs_source] or named
 
 
-def lengths(task: tasks.Task, gin_dirs: Sequence[Path], longest: int | None = None) -> list[int]:
+def lengths(task: tasks.Task, gin_dirs: Sequence[Path], longest: int) -> list[int]:
     """Returns the lengths at which presets read a set; its full length if none does.
 
     A data set that no preset names gets the lengths of the task's other sets, unless it is only
@@ -132,7 +129,7 @@ def lengths(task: tasks.Task, gin_dirs: Sequence[Path], longest: int | None = No
     full, used = task.configs[task.config], config.lengths(task.name, task.config, gin_dirs)
     named = task.config in config.datasets(task.name, gin_dirs)
     chosen = used if named or (full in used and not task.read_whole) else [full]
-    cutting = [n for n in chosen if longest is None or n < longest]
+    cutting = [n for n in chosen if n < longest]
     return cutting + [n for n in chosen if n not in cutting][:1]
 
 

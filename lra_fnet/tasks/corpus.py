@@ -5,7 +5,6 @@ Source: FNet (arXiv:2105.03824, App. A.1) and its authors' code (google-research
 are swapped, which is the label. The objective hides pieces, see `objective.Denoise`.
 """
 
-import array
 import collections
 import dataclasses
 import hashlib
@@ -24,7 +23,7 @@ from lra_fnet.data.arrays import Arrays
 from lra_fnet.data.pieces import CLS, LONGEST, MASK, SEP, SPECIAL, VOCABULARY, sentences
 from lra_fnet.data.store import SPLITS, Raw, Row
 from lra_fnet.errors import UserError, one_line
-from lra_fnet.machine.progress import Bar, say
+from lra_fnet.machine.progress import Bar
 from lra_fnet.tasks.task import Sets, Task
 
 if TYPE_CHECKING:
@@ -110,12 +109,12 @@ class Corpus(Task):
         """
         assert source is not None
         version = pieces.library().__version__  # before the texts are read
-        sampled, counts = sample(source)
+        sampled, documents = sample(source)
         if (given := source / VOCABULARY).is_file():
             vocabulary = pieces.read_vocabulary(given, self.vocab_size)
         else:
             vocabulary = pieces.train_vocabulary(sampled, self.vocab_size, source)
-        details = {"sentencepiece": version, **counts}
+        details = {"sentencepiece": version, "documents": documents}
         return Raw(
             stream=self._rows(source, pieces.encoder(vocabulary, jobs), details),
             source=source.name,
@@ -126,25 +125,21 @@ class Corpus(Task):
     def _rows(self, source: Path, encode, details: dict) -> Iterator[tuple[str, Row]]:
         """Yields (split, row) of all documents, in the order of the files.
 
-        Of validation and test, these are the first `MOST_ROWS` rows. Reports the pieces that are in
-        no row and equal rows, and adds their numbers to `details`.
+        Of validation and test, these are the first `MOST_ROWS` rows. Reports equal rows, and adds
+        their numbers to `details`.
         """
         everything, counts = read_documents(source), collections.Counter()
-        repeats, read, packed = division.Repeats(), 0, 0
+        repeats = division.Repeats()
         while some := list(itertools.islice(everything, _AT_ONCE)):
             encoded = iter(encode([text for _, lines in some for text in lines]))
             for digest, lines in some:
                 parts = list(itertools.islice(encoded, len(lines)))
                 split = split_of(digest)
-                read += sum(map(len, parts))
                 for values, label in pack(parts, self.max_len):
-                    packed += len(values) - 3  # without [CLS] and two [SEP]
                     counts[split] += 1
                     if split == SPLITS[0] or counts[split] <= MOST_ROWS:
                         repeats.add(division.content([values]), label, split)
                         yield split, (values, label)
-        if read > packed:
-            say(f"{source}: {read - packed:,} of {read:,} pieces are in no row (lone sentences)")
         details |= repeats.finish(source)
 
 
@@ -198,18 +193,18 @@ def pack(sentences: Iterable[list[int]], length: int) -> Iterator[tuple[np.ndarr
         yield (ids - 1).astype("<u2"), swapped
 
 
-def sample(source: Path) -> tuple[list[str], dict[str, int]]:
-    """Returns sentences of training documents, evenly spread, and counts of all documents.
+def sample(source: Path) -> tuple[list[str], int]:
+    """Returns sentences of training documents, evenly spread, and the number of all documents.
 
     Every sentence is kept until there are 2 `SAMPLE`, then every second one, and so on.
 
     Raises:
         UserError: see `read_documents`.
     """
-    kept, stride, seen, digests = [], 1, 0, array.array("Q")
+    kept, stride, seen, documents = [], 1, 0, 0
     with Bar(f"sampling {source.name}", None, unit="documents") as progress:
         for digest, lines in read_documents(source):
-            digests.append(int.from_bytes(digest[:8]))
+            documents += 1
             progress.step()
             if split_of(digest) != SPLITS[0]:
                 continue
@@ -219,10 +214,7 @@ def sample(source: Path) -> tuple[list[str], dict[str, int]]:
                 seen += 1
                 if len(kept) == 2 * SAMPLE:
                     kept, stride = kept[::2], 2 * stride
-    repeated = len(digests) - len(np.unique(np.asarray(digests)))
-    if repeated:
-        say(f"{source}: {repeated:,} of {len(digests):,} documents repeat another one, and stay")
-    return kept, {"documents": len(digests), "repeated_documents": repeated}
+    return kept, documents
 
 
 def read_documents(source: Path) -> Iterator[Document]:
@@ -259,7 +251,7 @@ def _texts(file: sources.File, *, table: bool) -> Iterator[str]:
             if "\0" in text:
                 raise ValueError("a zero byte")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            form = 'an object with the field "text"' if table else "text in UTF-8"
+            form = 'an object with the field "text" on each line' if table else "text in UTF-8"
             raise UserError(
                 f"{file}, line {number}: expected {form}, got {content[:40]!r} "
                 f"({one_line(error, 100)}): correct the file"

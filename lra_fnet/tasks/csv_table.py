@@ -2,7 +2,7 @@
 
 import csv
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ from lra_fnet.machine.progress import say
 from lra_fnet.tasks.own import OwnRow, OwnTask
 from lra_fnet.tasks.task import Sets
 
-_DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-ENDINGS = tuple(_DELIMITERS)
+_TABS = (".tsv", ".tab")
+ENDINGS = (".csv", *_TABS)
 FORM = "the columns label and text (or label, text1 and text2) in the first line"
 _LONGEST = 2**26  # bytes of a text
 
@@ -34,7 +34,9 @@ class Csv(OwnTask):
     name = "csv"
     title = "Own texts"
     vocab_size = 257
-    configs = Sets(r"\w[\w-]*", lambda _: 4000, "full", rule="any name of letters, digits, _ and -")
+    configs = Sets(
+        r"\w[\w-]{0,99}", lambda _: 4000, "full", rule="a short name of letters, digits, _ and -"
+    )
     value_is = "a byte of the text in UTF-8, without the white space around it"
     licence = "that of your table"
     reads = f"a .csv or .tsv file with {FORM}, or a folder of such files"
@@ -66,12 +68,12 @@ class Csv(OwnTask):
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the rows of a table, or of all tables of a folder or archive, read twice."""
         assert source is not None
-        kinds, broken = set(), set()  # numbers of texts, and places of texts with line breaks
+        kinds, broken = set(), []  # numbers of texts, and places of texts with line breaks
 
         def rows() -> Iterator[OwnRow]:
             for row in read(source):
                 kinds.add(len(row.texts))
-                broken.update(row.place for text in row.texts if b"\n" in text)
+                broken.extend(row.place for text in row.texts if b"\n" in text)
                 texts = [np.frombuffer(text, np.uint8) for text in row.texts]
                 yield OwnRow(row.label, row.split, lambda texts=texts: texts)
 
@@ -80,7 +82,7 @@ class Csv(OwnTask):
         if len(kinds) != 1:
             raise UserError(f"{source}: expected one text in all rows, or two, got both")
         if broken:
-            say(f"{source}: {len(broken):,} texts have line breaks: is a quotation mark open?")
+            say(f"{broken[0]}: a line break in a text (of {len(broken):,}): is a quote left open?")
         details["texts"] = kinds.pop()
         return raw
 
@@ -121,50 +123,40 @@ def read(source: Path, *, labelled: bool = True) -> Iterator[TableRow]:
     """
     empty = True
     for file in sources.files_or_single(source):
-        delimiter = _DELIMITERS.get(sources.ending(file.path), ",")
-        if not file.alone and sources.ending(file.path) not in ENDINGS:
-            continue
-        for row in _table(file, delimiter, labelled=labelled):
-            empty = False
-            yield row
+        if file.alone or sources.ending(file.path) in ENDINGS:
+            for row in _table(file, labelled=labelled):
+                empty = False
+                yield row
     if empty:
         raise UserError(f"{source}: expected a table with {FORM}, and rows below it, found none")
 
 
-def _table(file: sources.File, delimiter: str, *, labelled: bool) -> Iterator[TableRow]:
+def _table(file: sources.File, *, labelled: bool) -> Iterator[TableRow]:
     csv.field_size_limit(_LONGEST)  # of the process; Python's own is 131,072 characters
     end = 0  # the last line of the row before
     try:
         unpacked = enumerate(file.unpacked().lines())
         lines = (line.decode("utf-8" if i else "utf-8-sig") for i, line in unpacked)
+        delimiter = "\t" if sources.ending(file.path) in _TABS else ","
         reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
         columns = list(reader.fieldnames or ())
         texts = ("text1", "text2") if "text1" in columns else ("text",)
         read = (*texts, "label") if labelled else texts
         if any(columns.count(x) != 1 for x in read) or {"text", "text1"} <= {*columns}:
-            raise ValueError(f"expected {FORM}, got {', '.join(columns)[:80]!r}: name them so")
+            raise ValueError(f"expected a table with {FORM}, got {', '.join(columns)[:80]!r}")
         named = None if file.alone else division.named(file.path.parts[:-1], file.path.name)
         end = reader.line_num
         for row in reader:
-            place = f"{file}, line {end + 1}"
             if None in row or None in row.values():
-                got = len(columns) + (len(row[None]) if None in row else -1)
-                raise ValueError(f"expected {len(columns)} columns, got {got} or fewer")
-            yield _row(row, texts, place, named, labelled=labelled)
+                raise ValueError(f"expected {len(columns)} columns, got more or fewer")
+            label = row["label"].strip() if labelled else ""
+            contents = tuple(row[name].encode().strip() for name in texts)
+            if not all(contents) or (labelled and not label):
+                raise ValueError("expected a text and a label, got an empty one: remove the row")
+            yield TableRow(f"{file}, line {end + 1}", named, label, contents)
             end = reader.line_num
     except (csv.Error, ValueError) as error:
         raise UserError(
             f"{file}, line {end + 1}: {one_line(error, 200)} (a text with a separator or a line "
             "break stands in quotation marks, and a quotation mark inside it is written twice)"
         ) from None
-
-
-def _row(
-    row: Mapping[str, str], columns: Sequence[str], place: str, split: str | None, *, labelled: bool
-) -> TableRow:
-    """Returns the row of the cells of a line; raises a ValueError if one is not as it should be."""
-    texts = tuple(row[name].encode().strip() for name in columns)
-    label = row["label"].strip() if labelled else ""
-    if not all(texts) or (labelled and not label):
-        raise ValueError("expected a text and a label, got an empty one: remove the row")
-    return TableRow(place, split, label, texts)

@@ -5,16 +5,14 @@ Multiple Layers of Features from Tiny Images, 2009. The source is the published 
 """
 
 import dataclasses
-import re
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 import gin
 import numpy as np
 
 from lra_fnet.data import pixels, sources
-from lra_fnet.data.store import SPLITS, Raw
+from lra_fnet.data.store import Raw
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import Bar
 from lra_fnet.tasks.task import PixelTask
@@ -37,14 +35,6 @@ TEST = ("test_batch.bin",)
 _SIDE = 32  # pixels
 _PIXELS = _SIDE * _SIDE
 _CHUNK = 500  # images whose colours are in float32 at once
-_IMAGE_NAME = re.compile(r"(?:.*/)?(train|test)/[^/]+/[^/.][^/]*\.(?:png|jpe?g)", re.IGNORECASE)
-
-
-class Rows(NamedTuple):
-    """Some rows in memory."""
-
-    values: np.ndarray  # uint8 [n, 1024]
-    labels: np.ndarray  # uint8 [n]
 
 
 @gin.configurable
@@ -70,21 +60,14 @@ class Image(PixelTask):
         of two by two of the others.
         """
         assert source is not None  # there is a remote file
-        rows, test = read(source)
-        if [int(x.values.sum(dtype=np.int64)) for x in (rows, test)] != [*GRAY_SUMS]:
+        values, labels = read(source)
+        train = len(TRAIN) * BATCH_ROWS
+        if [int(x.sum(dtype=np.int64)) for x in np.split(values, [train])] != [*GRAY_SUMS]:
             raise UserError(f"{source}: other pixels than those of CIFAR-10; get {REMOTE} again")
-        cut = len(rows.labels) * 9 // 10
-        train = Rows(rows.values[:cut], rows.labels[:cut])
-        validation = Rows(rows.values[cut:], rows.labels[cut:])
-        return Raw(
-            {
-                split: zip(self._shrink(part.values), part.labels.tolist(), strict=True)
-                for split, part in zip(SPLITS, (train, validation, test), strict=True)
-            },
-            source=source.name,
-            details={"format": "binary"},
-            total=len(rows.labels) + len(test.labels),
-        )
+        rows = zip(self._shrink(values), labels.tolist(), strict=True)
+        held_out = train // 10
+        counts = train - held_out, held_out, len(labels) - train
+        return Raw.consecutive(rows, counts, source=source.name, details={"format": "binary"})
 
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the gray pixels of a PNG or JPEG image, resized to 32 x 32 if necessary."""
@@ -113,40 +96,29 @@ def luma(planes: np.ndarray) -> np.ndarray:
     return values
 
 
-def read(source: Path) -> tuple[Rows, Rows]:
-    """Returns all training rows and all test rows, in the order of the published batches.
+def read(source: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Returns gray values uint8 [n, 1024] and labels uint8 [n], training rows before test rows.
+
+    They are in the order of the published batches.
 
     Raises:
-        UserError: if `source` does not hold the whole of CIFAR-10, or a bad file.
+        UserError: if `source` does not hold all batches of CIFAR-10, or one of another size.
     """
-    batches: dict[str, Rows] = {}
+    width = 1 + 3 * _PIXELS  # a row is its label, then the red, green and blue planes
+    batches: dict[str, np.ndarray] = {}
     with Bar(f"reading {source.name}", len(TRAIN + TEST), unit="files") as progress:
         for file in sources.files(source):
-            if (name := file.path.name) in TRAIN + TEST:
-                batches[name] = _read_batch(file)
-                progress.step()
+            if (name := file.path.name) not in TRAIN + TEST:
+                continue
+            content = file.read(BATCH_ROWS * width)
+            if len(content) != BATCH_ROWS * width:
+                raise UserError(f"{file}: expected {BATCH_ROWS * width} bytes, got {len(content)}")
+            batches[name] = np.frombuffer(content, np.uint8).reshape(BATCH_ROWS, width)
+            progress.step()
     if missing := [name for name in TRAIN + TEST if name not in batches]:
         raise UserError(
             f"{source}: expected {TRAIN[0]} to {TRAIN[-1]} and {TEST[0]} (not Python's pickled "
             f"batches), found no {', '.join(missing)}; get {REMOTE}"
         )
-    parts = [[batches[name] for name in names] for names in (TRAIN, TEST)]
-    train, test = (Rows(*map(np.concatenate, zip(*part, strict=True))) for part in parts)
-    for rows, batch in ((train, TRAIN), (test, TEST)):
-        counts = np.bincount(rows.labels, minlength=len(CLASSES)).tolist()
-        if counts != [len(batch) * BATCH_ROWS // len(CLASSES)] * len(CLASSES):
-            raise UserError(f"{source}: the classes are not equally frequent; get {REMOTE} again")
-    return train, test
-
-
-def _read_batch(file: sources.File) -> Rows:
-    """Returns a binary batch: each image is its label, then the red, green and blue planes."""
-    width = 1 + 3 * _PIXELS
-    content = file.read(BATCH_ROWS * width)
-    if len(content) != BATCH_ROWS * width:
-        raise UserError(f"{file}: expected {BATCH_ROWS * width} bytes, got {len(content)}")
-    rows = np.frombuffer(content, np.uint8).reshape(BATCH_ROWS, width)
-    labels = rows[:, 0].copy()
-    if labels.max() >= len(CLASSES):
-        raise UserError(f"{file}: expected labels 0-9, got {labels.max()}; get {REMOTE} again")
-    return Rows(luma(rows[:, 1:].reshape(BATCH_ROWS, 3, _PIXELS)), labels)
+    rows = np.concatenate([batches[name] for name in TRAIN + TEST])
+    return luma(rows[:, 1:].reshape(-1, 3, _PIXELS)), rows[:, 0]

@@ -1,10 +1,10 @@
 """Images: your own images in one folder for each class, in gray, read pixel by pixel."""
 
-import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import gin
@@ -32,7 +32,7 @@ class Images(OwnTask, PixelTask):
     name = "images"
     title = "Own images"
     configs = Sets(
-        r"\w[\w-]*_([1-9]\d{0,3})",
+        r"\w[\w-]{0,99}_([1-9]\d{0,3})",
         lambda match: int(match[1]) ** 2,
         "gray_32",
         rule="a name that ends in the side, as pets_64",
@@ -67,11 +67,10 @@ class Images(OwnTask, PixelTask):
         The folders of the classes are in one folder, or in one for each split.
         """
         assert source is not None
-        left_out: collections.Counter[str] = collections.Counter()
-        paths = [file.path for file in _files(source, left_out)]
-        if left_out:
-            kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(left_out.items()))
-            say(f"{source}: left out, because they are not PNG or JPEG in a class folder: {kinds}")
+        every = [file.path for file in sources.files(source)]
+        paths = [path for path in every if _is_image(path)]
+        if left_out := len(every) - len(paths):
+            say(f"{source}: {left_out:,} files are left out: not PNG or JPEG in a class folder")
         above = {
             tuple(part for part in path.parts[:-2] if part.lower() not in division.NAMES)
             for path in paths
@@ -83,18 +82,19 @@ class Images(OwnTask, PixelTask):
             )
 
         def rows() -> Iterator[OwnRow]:
-            for file in _files(source, collections.Counter()):
-                split = division.named(file.path.parts[:-2])
-                yield OwnRow(file.path.parent.name, split, lambda file=file: [self._pixels(file)])
+            for file in sources.files(source):
+                if _is_image(file.path):
+                    split = division.named(file.path.parts[:-2])
+                    read = functools.partial(self._pixels, file)
+                    yield OwnRow(file.path.parent.name, split, read)
 
         details: dict[str, Any] = {}
         raw = self.divided(source, rows, details)
-        assert raw.stream is not None
-        return dataclasses.replace(raw, stream=self._summed(raw.stream, details))
+        return dataclasses.replace(raw, stream=self._summed(raw.rows(), details))
 
-    def _pixels(self, file: sources.File) -> np.ndarray:
+    def _pixels(self, file: sources.File) -> list[np.ndarray]:
         try:
-            return self.encode(file.read(pixels.LARGEST))
+            return [self.encode(file.read(pixels.LARGEST))]
         except ValueError as error:
             raise UserError(f"{file}: {error}: convert it, or remove it") from None
 
@@ -111,10 +111,6 @@ class Images(OwnTask, PixelTask):
         details |= {"pixel_mean": round(float(mean), 2), "pixel_sd": round(deviation, 2)}
 
 
-def _files(source: Path, left_out: collections.Counter[str]) -> Iterator[sources.File]:
-    """Yields the images in folders of a folder or archive; counts other files by their ending."""
-    for file in sources.files(source):
-        if file.path.name.lower().endswith(ENDINGS) and len(file.path.parts) > 1:
-            yield file
-        else:
-            left_out[file.path.suffix or file.path.name] += 1
+def _is_image(path: PurePath) -> bool:
+    """Returns whether a file is an image in a folder, which names its class."""
+    return path.name.lower().endswith(ENDINGS) and len(path.parts) > 1

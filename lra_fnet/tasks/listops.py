@@ -72,7 +72,9 @@ class ListOps(Task):
         """Returns generated rows, or those of the official files in `source`."""
         rows = SETS[self.config].rows
         if source is None:
-            return Raw.generated(unique(generate(self.config, SEED, jobs)), rows, GENERATOR)
+            details = {"generator": GENERATOR, "seed": SEED}
+            generated = unique(generate(self.config, SEED, jobs))
+            return Raw.consecutive(generated, rows, details=details)
         if self.config != "full":
             raise UserError(f"{source}: the official files are the set full, not {self.config}")
         return Raw(
@@ -81,7 +83,7 @@ class ListOps(Task):
                 "basic_{}.tsv",
                 dict(zip(("train", "val", "test"), SPLITS, strict=True)),
                 _parse,
-                "get the official files (of lra_release.gz) again",
+                "only the official files (of lra_release.gz) are read",
                 counts=dict(zip(SPLITS, rows, strict=True)),
                 header=b"Source\tTarget",
             ),
@@ -139,11 +141,6 @@ def tokenize(text: str) -> np.ndarray:
         raise ValueError(f"expected {' '.join(TOKENS)}, got {error.args[0][:20]!r}") from None
 
 
-def detokenize(values: np.ndarray) -> str:
-    """Returns the expression of values uint8 [length], with single spaces between tokens."""
-    return " ".join(TOKENS[value] for value in values)
-
-
 def evaluate(values: np.ndarray) -> int:
     """Returns the value 0-9 of one expression, values uint8 [length].
 
@@ -158,19 +155,17 @@ def evaluate(values: np.ndarray) -> int:
             stack.append([value])
             continue
         if TOKENS[value] == "]":
-            if not stack:
-                raise ValueError("not an expression: a ] without an operator")
-            operator, *arguments = stack.pop()
+            operator, *arguments = stack.pop() if stack else [None]
             if not arguments:
-                raise ValueError("not an expression: an operator without arguments")
+                break
             value = int(_OPERATORS[operator](arguments))
         if stack:
             stack[-1].append(value)
         elif i + 1 == len(values):
             return value
         else:
-            raise ValueError("not an expression: tokens after the end of the expression")
-    raise ValueError("not an expression: an operator that is not closed")
+            break
+    raise ValueError("expected one whole expression, in which operators have arguments and a ]")
 
 
 def _parse(line: bytes) -> tuple[np.ndarray, int]:

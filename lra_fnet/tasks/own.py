@@ -34,13 +34,12 @@ class OwnTask(Task):
 
     def __post_init__(self):
         super().__post_init__()
-        if not isinstance(self.labels, list | tuple):
+        labels = tuple(map(str, self.labels))
+        if isinstance(self.labels, str) or len({*labels}) < len(labels):
             raise UserError(
-                f"{self.name}: labels must be a list such as ('no', 'yes'), got {self.labels!r}"
+                f"{self.name}: expected different labels as ('no', 'yes'), got {self.labels!r}"
             )
-        object.__setattr__(self, "labels", tuple(map(str, self.labels)))
-        if len({*self.labels}) < len(self.labels):
-            raise UserError(f"{self.name}: labels must differ, got {', '.join(self.labels)}")
+        object.__setattr__(self, "labels", labels)
 
     @property
     def num_classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

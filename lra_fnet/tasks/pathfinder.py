@@ -9,8 +9,7 @@ the other one (label 0).
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ import numpy as np
 from lra_fnet.baselines import shallow
 from lra_fnet.data import drawing, pixels, sources
 from lra_fnet.data.arrays import Arrays, Batches
-from lra_fnet.data.store import SEED, SPLITS, Raw
+from lra_fnet.data.store import SEED, Raw
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import pathfinder_paddles
 from lra_fnet.tasks.pathfinder_paddles import Scene
@@ -100,8 +99,8 @@ class Pathfinder(PixelTask):
         """Returns generated rows, or those of LRA's release in the folder `source`."""
         if source is not None:
             return read_official(self.name, self.config, source)
-        images = generate(self.config, SEED, jobs)
-        return Raw.generated(images, SETS[self.config].rows, GENERATOR)
+        images, details = generate(self.config, SEED, jobs), {"generator": GENERATOR, "seed": SEED}
+        return Raw.consecutive(images, SETS[self.config].rows, details=details)
 
 
 @gin.configurable
@@ -235,14 +234,11 @@ def read_official(task: str, config: str, source: Path) -> Raw:
             f"got {listed} with {different} different ones that are not empty"
         )
     ends = [round(share * different) for share in (0.0, 0.8, 0.9, 1.0)]
-    return Raw(
-        {
-            split: _rows(images[start:end], setting.window)
-            for split, (start, end) in zip(SPLITS, itertools.pairwise(ends), strict=True)
-        },
+    return Raw.consecutive(
+        _rows(images, setting.window),
+        np.diff(ends).tolist(),
         source=source.name,
         details={"num_empty_images": listed - different},
-        total=len(images),
     )
 
 
@@ -263,7 +259,7 @@ def _metadata(folder: Path) -> Iterator[tuple[Path, int]]:
                 yield folder / columns[0] / columns[1], ("0", "1").index(columns[3])
 
 
-def _rows(images: list[tuple[Path, int]], window: int) -> Iterator[tuple[np.ndarray, int]]:
+def _rows(images: Iterable[tuple[Path, int]], window: int) -> Iterator[tuple[np.ndarray, int]]:
     """Decodes images one by one."""
     for path, label in images:
         try:

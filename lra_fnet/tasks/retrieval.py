@@ -8,7 +8,7 @@ header or quoting. Quotation marks, a backslash followed by n, and a \r inside a
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,9 +27,7 @@ REMOTE = sources.Remote(
 ROWS = (147_086, 18_090, 17_437)  # of "aan": train, validation, test
 STORED = 4000  # bytes kept of each text; LRA cuts at 10,000 bytes, then at 4,000 tokens
 
-_SPLIT_OF: Mapping[str, str] = MappingProxyType(
-    dict(zip(("train", "eval", "test"), SPLITS, strict=True))
-)
+_SPLIT_OF = MappingProxyType(dict(zip(("train", "eval", "test"), SPLITS, strict=True)))
 _LABELS = MappingProxyType({b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1})
 
 Pair = tuple[tuple[np.ndarray, np.ndarray], int]
@@ -71,11 +69,14 @@ class Retrieval(Task):
         """Returns the pairs of three files in `source`, one by one, in the order of the files."""
         assert source is not None
         details: dict[str, Any] = {}
+        name, counts, remedy = "<name>.{}.tsv", None, "correct the files"
+        if self.config == "aan":
+            name, counts = "new_aan_pairs.{}.tsv", dict(zip(SPLITS, ROWS, strict=True))
+            remedy = f"get {REMOTE}, or read other pairs in this format with --dataset pairs"
+        rows = sources.read_tables(source, name, _SPLIT_OF, _parse, remedy, counts)
+        total = sum(ROWS) if counts else None
         return Raw(
-            stream=_counted(source, read_pairs(source, self.config), details),
-            source=source.name,
-            details=details,
-            total=sum(ROWS) if self.config == "aan" else None,
+            stream=_counted(source, rows, details), source=source.name, details=details, total=total
         )
 
 
@@ -88,27 +89,13 @@ def _counted(source: Path, rows: Iterable[tuple[str, Pair]], details: dict):
     details |= repeats.finish(source)
 
 
-def read_pairs(source: Path, config: str) -> Iterator[tuple[str, Pair]]:
-    """Yields (split, pair) for each line of the three files, at any depth in `source`.
-
-    Raises:
-        UserError: as for `sources.read_tables`; for "aan", also if a file does not have the
-            published number of pairs.
-    """
-    if config == "pairs":
-        return sources.read_tables(source, "<name>.{}.tsv", _SPLIT_OF, _parse, "correct the files")
-    counts: Mapping[str, int] = dict(zip(SPLITS, ROWS, strict=True))
-    remedy = f"get {REMOTE}, or read other pairs in this format with --dataset pairs"
-    return sources.read_tables(source, "new_aan_pairs.{}.tsv", _SPLIT_OF, _parse, remedy, counts)
-
-
 def _parse(line: bytes) -> Pair:
     """Returns the pair of one line."""
     columns = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
     if len(columns) != 5 or columns[0] not in _LABELS or not all(columns[3:]):
         raise ValueError(
-            f"expected label (0.0 or 1.0), id1, id2, text1 and text2 with tabs between them, got "
-            f"{len(columns)} columns and the label {columns[0][:20]!r}, or an empty text"
+            "expected label (0.0 or 1.0), id1, id2, text1 and text2, with tabs between them and "
+            f"none empty, got {len(columns)} columns and the label {columns[0][:20]!r}"
         )
     first, second = (np.frombuffer(text[:STORED], np.uint8) for text in columns[3:])
     return (first, second), _LABELS[columns[0]]

@@ -48,7 +48,8 @@ def prepare(
 
     def write(part: Path) -> None:
         other = open(make(*task.beside), data_dir) if task.beside else None
-        path = sources.locate(source, task.remote, Path(data_dir) / "downloads", force=force)
+        downloads = folder.parents[2] / "downloads"
+        path = sources.locate(source, task.remote, downloads, force=force)
         if path is None and task.reads:
             raise UserError(
                 f"{task.name}/{task.config} reads your own files: give --source {task.reads}"

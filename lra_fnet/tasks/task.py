@@ -114,8 +114,6 @@ class Task(abc.ABC):
                 f"unknown data set {self.config!r} of {self.name}: expected one of "
                 f"""{", ".join(self.configs)}{rule} (a number in quotation marks: '"1"')"""
             )
-        if len(self.config) > sources.LONGEST_FILE_NAME:
-            raise UserError(f"{self.name}: expected a shorter name than {self.config[:20]}...")
         at_least(f"{self.name}: max_len", self.max_len, 1, 1024)
         if not self.finds_classes and len(self.class_names) != self.num_classes:
             raise ValueError(f"{self.name}: expected {self.num_classes} label_names")
@@ -242,7 +240,7 @@ class Task(abc.ABC):
 
     def folder(self, data_dir: str | Path) -> Path:
         """Returns the folder of this data set in `data_dir`."""
-        return Path(data_dir) / f"lra_{self.name}" / self.config / self.version
+        return Path(data_dir).expanduser() / f"lra_{self.name}" / self.config / self.version
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,8 +264,6 @@ class PixelTask(Task):
     def __post_init__(self):
         super().__post_init__()
         one_of(f"{self.name}: black_is_padding", self.black_is_padding, (False, True))
-        if self.side**2 != self.configs[self.config]:
-            raise ValueError(f"{self.name}: expected a square number of pixels in configs")
 
     @property
     def zero_is_padding(self) -> bool:

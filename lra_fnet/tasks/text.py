@@ -33,10 +33,9 @@ REMOTE = sources.Remote(
 REVIEWS = 12_500  # in each of train/pos, train/neg, test/pos and test/neg
 HELD_OUT = 1250  # of each class of the training reviews: the validation split of "full"
 
-_PATH = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/\d+_(\d+)\.txt")  # <id>_<rating>.txt
+_PATH = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/\d+_\d+\.txt")  # <id>_<rating>.txt
 _LONGEST = 2**20  # bytes; the longest review has 13,704
 _PIECES = "pieces_"  # begins the name of a set in pieces; then comes that of the corpus
-_RATINGS = {"pos": range(7, 11), "neg": range(1, 5)}
 
 
 class Review(NamedTuple):
@@ -138,19 +137,15 @@ class Text(Task):
     def _raw(self, source: Path | None, encode: Callable[[bytes], np.ndarray]) -> Raw:
         assert source is not None  # there is a remote file
         train, test = read_reviews(source)
-        if self.config == "lra_code":
-            validation = test
-        else:
-            train, validation = hold_out(train, HELD_OUT, source)
+        validation = test
+        if self.config != "lra_code":
+            train, validation = hold_out(train, HELD_OUT)
         reviews = dict(zip(self.splits, (train, validation, test), strict=True))
-        return Raw(
-            {
-                split: ((encode(review.text), review.label) for review in part)
-                for split, part in reviews.items()
-            },
-            source=source.name,
-            total=sum(map(len, reviews.values())),
-        )
+        rows = {
+            split: ((encode(review.text), review.label) for review in part)
+            for split, part in reviews.items()
+        }
+        return Raw(rows, source=source.name, total=sum(map(len, reviews.values())))
 
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the bytes of a text without the white space around it, as for a review."""
@@ -172,33 +167,27 @@ def read_reviews(source: Path) -> tuple[list[Review], list[Review]]:
     White space around a text is dropped, as in TFDS's imdb_reviews, which LRA reads.
 
     Raises:
-        UserError: if a folder does not have the published number of reviews; for an empty or far
-            too long review, or a rating that contradicts its folder.
+        UserError: if a folder does not have the published number of reviews, or one is far too
+            long.
     """
     reviews: dict[tuple[str, str], list[Review]] = collections.defaultdict(list)
     with Bar(f"reading {source.name}", 4 * REVIEWS, unit="reviews") as progress:
         for file in sources.files(source):
             if (match := _PATH.fullmatch(str(file.path))) is None:
                 continue
-            split, folder, rating = match.groups()
+            split, folder = match.groups()
             text = file.read(_LONGEST).strip()
-            if not text or int(rating) not in _RATINGS[folder]:
-                raise UserError(f"{file}: expected a review rated {[*_RATINGS[folder]]}")
             review = Review(hashlib.sha256(text).digest(), int(folder == "pos"), text)
             reviews[split, folder].append(review)
             progress.step()
-    for split, folder in itertools.product(("train", "test"), _RATINGS):
+    for split, folder in itertools.product(("train", "test"), ("pos", "neg")):
         if (count := len(reviews[split, folder])) != REVIEWS:
-            raise UserError(
-                f"{source}: expected {REVIEWS} reviews in {split}/{folder}, got {count}"
-            )
+            raise UserError(f"{source}: {split}/{folder} has {count} reviews, expected {REVIEWS}")
     train, test = (sorted(reviews[s, "pos"] + reviews[s, "neg"]) for s in ("train", "test"))
     return train, test
 
 
-def hold_out(
-    reviews: Iterable[Review], count: int, source: Path
-) -> tuple[list[Review], list[Review]]:
+def hold_out(reviews: Iterable[Review], count: int) -> tuple[list[Review], list[Review]]:
     """Splits sorted reviews by holding out the first `count` of each label.
 
     Equal texts stay on the same side: a group of them that does not fit is skipped.
@@ -219,7 +208,5 @@ def hold_out(
         else:
             train += equal
     if room:
-        raise UserError(
-            f"{source}: too many equal reviews to hold out {count} of each class; get {REMOTE}"
-        )
+        raise UserError(f"too many equal reviews to hold out {count} of a class; get {REMOTE}")
     return train, held

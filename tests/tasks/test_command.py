@@ -111,7 +111,7 @@ def test_describe_lists_prepared_sets_and_those_that_presets_need(tmp_path, monk
 
 def test_lengths_are_those_that_presets_bind_with_a_set():
     def lengths(task, dataset):
-        return command.lengths(tasks.make(task, dataset), [])
+        return command.lengths(tasks.make(task, dataset), [], 10**6)
 
     assert lengths("text", "full") == [512, 2048, 4000]
     assert lengths("text", "lra_code") == [1000]

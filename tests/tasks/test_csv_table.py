@@ -148,6 +148,7 @@ HEAD = b"label,text\n"
         (b"label,text\rham,a\rspam,b\r", "line 1"),
         (HEAD + b"ham,a\nham\n", "line 3: expected 2 columns"),
         (HEAD + b"ham,a,b\n", "line 2: expected 2 columns"),
+        (HEAD + "ham,a\nham\u200b,b\n".encode(), r"'ham.u200b'"),
         (HEAD + b"ham, \n", "line 2: expected a text and a label"),
         (HEAD + b",a\n", "line 2: expected a text and a label"),
         (HEAD + b"ham,a\xff\n", "line 2.*utf-8"),
@@ -170,7 +171,7 @@ def test_a_mistake_in_a_table_fails_with_one_line(tmp_path, content, fragment):
 @pytest.mark.parametrize(
     ("fields", "fragment"),
     [
-        ({"labels": ("yes", "yes", "no")}, "yes, yes, no"),
+        ({"labels": ("yes", "yes", "no")}, "'yes', 'yes', 'no'"),
         ({"labels": "yes"}, "'yes'"),
         ({"config": "n" * 201}, "nnn"),
         ({"config": 7}, "7"),

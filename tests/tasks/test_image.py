@@ -121,10 +121,9 @@ def test_batches_give_rows_in_their_published_order(form, tmp_path):
     if form != "folder":
         mode = f"w:{form[4:]}"
         source = pack(source, tmp_path / f"x.{form}", mode, ("data_batch_1.bin",))
-    train, test = image.read(source)
-    values = np.concatenate([train.values, test.values])
+    values, labels = image.read(source)
     np.testing.assert_array_equal(values, image.luma(PLANES))
-    np.testing.assert_array_equal(np.concatenate([train.labels, test.labels]), LABELS)
+    np.testing.assert_array_equal(labels, LABELS)
 
 
 def test_the_mean_of_the_pixels_follows_from_the_published_sum():
@@ -210,13 +209,12 @@ def without(name):
         (changed(-1, b""), "test_batch.bin: expected 61460 bytes, got 61459"),
         (changed(61460, b"x"), "test_batch.bin: expected at most 61460 bytes"),
         (changed(1, b"\x00"), "other pixels"),
-        (changed(7 * 3073, b"\x0a"), "test_batch.bin: expected labels 0-9, got 10"),
-        (changed(0, bytes([(LABELS[100] + 1) % 10])), "not equally frequent"),
+        (changed(7 * 3073, b"\x0a"), "a label below 10"),
     ],
 )
 def test_a_source_that_is_not_all_of_cifar_10_is_refused(write, fragment, tmp_path):
     write(tmp_path / "raw")
-    with pytest.raises(UserError, match=f"raw.*{fragment}") as caught:
+    with pytest.raises(UserError, match=fragment) as caught:
         tasks.prepare(tasks.make("image"), tmp_path / "data", tmp_path / "raw")
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "data").rglob("fingerprint.json"))

@@ -84,7 +84,7 @@ def test_splits_are_named_by_folders_and_other_files_are_counted(tmp_path, pictu
     made, details = raw(source)
     assert details["split_by"] == "name"
     assert sum(split == "test" for split, *_ in made) == 80
-    assert "1 .gif, 1 .png\n" in capfd.readouterr().err
+    assert "2 files are left out" in capfd.readouterr().err
 
 
 def test_prepared_sets_in_the_source_are_no_classes(tmp_path, pictures):
@@ -117,6 +117,11 @@ def test_transparent_pixels_are_white():
     ink = np.zeros((8, 8, 2), np.uint8)  # black everywhere
     ink[2:6, 3, 1] = 255  # and opaque here
     assert (encoded(Image.fromarray(ink, "LA")) == 255 - ink[..., 1]).all()
+
+
+def test_of_16_bits_the_upper_eight_count():
+    gray = np.random.default_rng(0).integers(0, 2**16, (8, 8), np.uint16)
+    assert (encoded(Image.fromarray(gray)) == gray >> 8).all()
 
 
 def test_an_image_of_another_size_is_resized_bicubically():

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,7 +150,7 @@ def test_held_out_texts_are_not_trained_on_and_counts_are_exact():
     rng = np.random.default_rng(1)
     for _ in range(200):
         rows = reviews(*zip(rng.integers(0, 100, 40).tolist(), [0, 1] * 20, strict=True))
-        train, held = text.hold_out(rows, 6, Path("source"))
+        train, held = text.hold_out(rows, 6)
         assert sorted(train + held) == rows
         assert [sum(r.label == label for r in held) for label in (0, 1)] == [6, 6]
         assert not {r.digest for r in train} & {r.digest for r in held}
@@ -166,13 +165,11 @@ ONE = next(name for name in made() if name.startswith("test/neg/0_"))
 @pytest.mark.parametrize(
     ("files", "fragment"),
     [
-        ({"test/neg/9_1.txt": b" \r\n\t"}, "9_1.txt: expected a review"),
-        ({"test/neg/9_5.txt": b"x"}, "9_5.txt: .* rated .1, 2, 3, 4."),
-        ({"train/pos/9_6.txt": b"x"}, "9_6.txt: .* rated .7, 8, 9, 10."),
+        ({ONE: b" \r\n\t"}, "length > 0"),
         ({"train/pos/9_7.txt": b"x" * (2**20 + 1)}, "9_7.txt: expected at most 1048576 bytes"),
-        ({"test/neg/9_1.txt": b"x"}, "6 reviews in test/neg, got 7"),
-        ({ONE: None}, "6 reviews in test/neg, got 5"),
-        ({name: b"same" for name in made() if "train/" in name}, "hold out 2 of each class"),
+        ({"test/neg/9_1.txt": b"x"}, "test/neg has 7 reviews, expected 6"),
+        ({ONE: None}, "test/neg has 5 reviews, expected 6"),
+        ({name: b"same" for name in made() if "train/" in name}, "hold out 2 of a class"),
     ],
 )
 def test_a_mistake_in_reviews_fails_with_one_line(files, fragment, tmp_path):
