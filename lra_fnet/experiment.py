@@ -27,6 +27,7 @@ from lra_fnet.objective import Classify, Denoise, Denoising, Objective, Pretrain
 from lra_fnet.optim import Optimizer
 from lra_fnet.settings import Least, check_settings
 from lra_fnet.tasks import PixelTask, Task, sets
+from lra_fnet.tasks.own import OwnTask
 
 # Imports every mixer, so that a binding for an unused one is reported as unread, not as unknown.
 for _module in pkgutil.iter_modules(mixers.__path__):
@@ -270,7 +271,7 @@ def _settle(data: Path | None, source: str | Path | None) -> None:
     """
     reference = gin.query_parameter("%TASK")
     cls = getattr(getattr(reference, "configurable", None), "wrapped", None)
-    if not getattr(cls, "finds_classes", False):
+    if not isinstance(cls, type) or not issubclass(cls, OwnTask):
         return
     task: Task = gin.get_configurable("TASK/gin.macro")()  # as gin evaluates %TASK
     if task.settled and (data is None or not (source or task.folder(data).exists())):

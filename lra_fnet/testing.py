@@ -15,7 +15,7 @@ from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import variable_shapes
 from lra_fnet.models.mixer import Mixer
-from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, sets
+from lra_fnet.tasks import PixelTask, Task, sets
 
 # Mixers
 
@@ -116,8 +116,7 @@ class _MixerChecks:
             variable_shapes(self.mixer, self.x, self.mask),
         )
         self.evaluate, self.train = jax.jit(self._keyed), jax.jit(self._training)
-        self.output = self._evaluate(self.x, self.mask)
-        self.trained = self._train(self.x, self.mask)
+        self.output, self.trained = (f(self.x, self.mask) for f in (self._evaluate, self._train))
 
     def shape_and_dtype(self):
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables.get("params", {})):
@@ -126,7 +125,7 @@ class _MixerChecks:
         missing = set(self.mixer.separable) - set(self.variables.get("params", {}))
         yield not missing, f"declares separable parameters that it does not have: {missing}"
         want = self.x
-        for got, when in ((self.output, ""), (self.trained, " in training")):
+        for _, got, when in self._both():
             yield got.shape == want.shape, f"maps {want.shape} to {got.shape}{when}: keep the shape"
             yield got.dtype == want.dtype, f"maps {want.dtype} to {got.dtype}{when}: keep the dtype"
             yield np.isfinite(got).all(), f"gives NaN or infinity for some mask{when}"
@@ -299,42 +298,29 @@ def _task_checks(task: Task, folder: Path, source, decode) -> Iterator[tuple[boo
     same = sets.verify(task, folder / "first") == prepared
     yield same, "verify must return what prepare returned"
     task = prepared.task
+    if decode is None and isinstance(task, PixelTask):
+        decode = _png
+    elif decode is None and task.vocab_size == 257:
+        decode = np.ndarray.tobytes
     for split in task.splits:
         yield (
             prepared.splits[split] == again.splits[split],
             f"split {split} must have the same rows at every preparation, but a second one (with "
             "jobs=2) gives other rows: draw them from a seed",
         )
-        rows = prepared.arrays(split)
-        yield from _tokens(task, split, rows)
-        yield from _encodings(task, prepared, split, decode)
+        rows = prepared.arrays(split).take(slice(4))
+        values, lengths = rows.values.reshape(-1, task.max_len), rows.lengths.reshape(-1)
+        real = np.arange(task.max_len) < lengths[:, None]
+        ids = np.where(real, values.astype(np.int32) + (not task.zero_is_padding), 0)
+        same = all(map(np.array_equal, task.tokens(values, lengths), (ids, ids > 0)))
+        yield same, f"tokens of {split} must be value + 1 before the length and 0 after it"
+        yield ids.max() < task.num_ids, f"token ids of {split} must be below {task.num_ids}"
+        for number, (texts, _) in enumerate(itertools.islice(store.read(prepared, split), 100)):
+            same = not decode or all(np.array_equal(task.encode(decode(x)), x) for x in texts)
+            yield same, f"encode must give the values of row {number} of {split} for its raw input"
     counts = prepared.splits[task.splits[0]]["label_counts"]
     absent = ", ".join(str(label) for label, count in enumerate(counts) if not count)
     yield not absent, f"no training row has the label {absent}"
-
-
-def _tokens(task: Task, split: str, rows: Arrays) -> Iterator[tuple[bool, str]]:
-    """Compares ids and mask of the first rows with those of NumPy."""
-    values = rows.values[:4].reshape(-1, task.max_len)
-    lengths = rows.lengths[:4].reshape(-1, 1)
-    real = np.arange(task.max_len) < lengths
-    ids = np.where(real, values.astype(np.int32) + (not task.zero_is_padding), 0)
-    same = all(map(np.array_equal, task.tokens(values, lengths[:, 0]), (ids, ids > 0)))
-    yield same, f"tokens of {split} must be value + 1 before the length and 0 after it"
-    yield ids.max() < task.num_ids, f"token ids of {split} must be below {task.num_ids}"
-
-
-def _encodings(task: Task, prepared: Prepared, split: str, decode) -> Iterator[tuple[bool, str]]:
-    if decode is None and isinstance(task, PixelTask):
-        decode = _png
-    elif decode is None and task.vocab_size == 257:
-        decode = np.ndarray.tobytes
-    elif decode is None:
-        return
-    rows = store.read(prepared, split)
-    for number, (texts, _) in enumerate(itertools.islice(rows, 100)):
-        same = all(np.array_equal(task.encode(decode(text)), text) for text in texts)
-        yield same, f"encode must give the values of row {number} of {split} for its raw input"
 
 
 def _png(values: np.ndarray) -> bytes:

@@ -29,7 +29,8 @@ from lra_fnet.machine.progress import Bar
 _BLOCK = 2**20  # bytes per read
 _PAUSES = (1, 5, 20)  # seconds before each retry, as long as bytes come
 _LONGEST_LINE = 2**26  # bytes
-LONGEST_FILE_NAME = 200  # bytes; most file systems take 255, and an ending is added
+DIGESTS = ("facts", "content")  # the quick one first
+_LONGEST_NAME = 200  # bytes; most file systems take 255, and an ending is added
 _UNREACHABLE = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
 _UNREADABLE = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
@@ -71,7 +72,7 @@ def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
     if source is None or not is_url(source):
         return None
     url, name = _url(source), url_name(source)
-    if name in ("", "..") or len(os.fsencode(name)) > LONGEST_FILE_NAME:
+    if name in ("", "..") or len(os.fsencode(name)) > _LONGEST_NAME:
         raise UserError(f"expected a URL that ends with the name of a file, got {url[:200]!r}")
     return None if remote is not None and remote.name == name else url
 
@@ -159,8 +160,7 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
                 if code == 416:  # no byte comes after those that are kept: they may be too many
                     part.unlink()
                     continue
-                hopeless = code < 500
-                if pause is None or hopeless or _size(part) == before:
+                if pause is None or code < 500 or _size(part) == before:
                     raise UserError(
                         f"{remote} cannot be downloaded ({one_line(error, 100)}): the same command "
                         f"continues after {megabytes(_size(part))}, or name your own with --source"
@@ -207,12 +207,11 @@ def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
 
 def _check(path: Path, remote: Remote) -> None:
     """Raises a UserError if a file does not have the publisher's size and sha256."""
-    size = path.stat().st_size
-    problem = ""
+    size, problem = path.stat().st_size, ""
     if remote.size not in (None, size):
         problem = f"{remote.size} bytes, got {size}: the file is incomplete or not the publisher's"
-    elif remote.sha256 is not None and (actual := file_sha256(path)) != remote.sha256:
-        problem = f"the publisher's sha256 {remote.sha256[:16]}..., got {actual[:16]}..."
+    elif remote.sha256 and remote.sha256 != (actual := file_sha256(path)):
+        problem = f"the publisher's sha256 {remote.sha256}, got {actual}"
     if problem:
         raise UserError(f"{path}: expected {problem}; delete it and get {remote} again")
 
@@ -257,8 +256,8 @@ def _paths(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def digest(source: Path, *, content: bool, endings: tuple[str, ...] = ("",)) -> str:
-    """Returns a sha256 of a source: of names and content, or of names and facts of the files.
+def digest(source: Path, kind: str, endings: tuple[str, ...] = ("",)) -> str:
+    """Returns a sha256 of a source: of names and "content", or of names and "facts" of the files.
 
     The facts are size, times and inode: another file of the same size may have the same time of its
     last change, if both were unpacked from archives, say.
@@ -273,7 +272,7 @@ def digest(source: Path, *, content: bool, endings: tuple[str, ...] = ("",)) -> 
         with readable(path):
             facts = path.stat()
             numbers = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
-            fact = file_sha256(path) if content else numbers
+            fact = file_sha256(path) if kind == "content" else numbers
         sha256.update(os.fsencode(path.relative_to(source)) + f"\0{fact}\n".encode())
     return sha256.hexdigest()
 

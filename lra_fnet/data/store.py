@@ -25,8 +25,8 @@ import numpy as np
 
 from lra_fnet import config
 from lra_fnet.counts import Counts
+from lra_fnet.data import sources
 from lra_fnet.data.arrays import Arrays
-from lra_fnet.data.sources import digest, file_sha256, is_url, own_url, readable, url_name
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine import disk, terminal
 from lra_fnet.machine.memory import free_memory
@@ -72,7 +72,7 @@ class Raw:
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         """Yields (split, row) for all rows, once; an error of reading them is a UserError."""
-        with readable(self.source):
+        with sources.readable(self.source):
             if self.stream is not None:
                 yield from self.stream
             for split, rows in (self.splits or {}).items():
@@ -127,13 +127,12 @@ class Prepared:
         publisher's file, or files that are no longer there. The content of files is read only if
         the facts of one have changed, see `sources.digest`.
         """
-        if url := own_url(source, self.task.remote):
+        if url := sources.own_url(source, self.task.remote):
             return url == self.url
-        if self.digests is None or is_url(source) or not os.path.exists(source):
-            return not self.generated and self.source == url_name(source)
-        return any(
-            self.digests[kind] == sha256() for kind, sha256 in _digests(self.task, Path(source))
-        )
+        if self.digests is None or sources.is_url(source) or not os.path.exists(source):
+            return not self.generated and self.source == sources.url_name(source)
+        path, endings, known = Path(source), self.task.endings, self.digests
+        return any(known[kind] == sources.digest(path, kind, endings) for kind in sources.DIGESTS)
 
     def arrays(self, split: str) -> Arrays:
         """Returns one whole split; longer texts are cut at the end.
@@ -220,14 +219,6 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
             write(part)
 
 
-def _digests(task: Layout, source: Path) -> list[tuple[str, Callable[[], str]]]:
-    """Returns the quick and the thorough digest of a source."""
-    return [
-        (kind, functools.partial(digest, source, content=content, endings=task.endings))
-        for kind, content in (("facts", False), ("content", True))
-    ]
-
-
 def make(part: Path, task: Layout, raw: Raw, source: Path | None, url: str | None = None) -> None:
     """Writes a whole set, whose rows `raw` come from `source`, to the empty folder `part`.
 
@@ -242,14 +233,14 @@ def make(part: Path, task: Layout, raw: Raw, source: Path | None, url: str | Non
         UserError: if a split has no rows, a row is not as the task's class variables say, the
             source changes meanwhile, or the rows are not those of data/expected.json.
     """
-    origin = {kind: sha256() for kind, sha256 in _digests(task, source)} if source else None
+    before = source and [sources.digest(source, kind, task.endings) for kind in sources.DIGESTS]
     splits = _write(part, task, raw)
-    if source and origin and origin["facts"] != _digests(task, source)[0][1]():
+    if source and before and before[0] != sources.digest(source, "facts", task.endings):
         raise UserError(f"{source} changed while it was read: run the same command again")
     _compare_with_expected(task, splits, generated=source is None)
     for name, content in raw.files.items():
         disk.replace(part / name, content)
-    contents = {name: file_sha256(part / name) for name in raw.files}
+    contents = {name: sources.file_sha256(part / name) for name in raw.files}
     record = {
         "schema": 1,
         "task": task.name,
@@ -257,7 +248,7 @@ def make(part: Path, task: Layout, raw: Raw, source: Path | None, url: str | Non
         "version": task.version,
         "source": raw.source,
         **({"url": url} if url else {}),
-        "origin": origin,
+        "origin": dict(zip(sources.DIGESTS, before, strict=True)) if before else None,
         "details": dict(raw.details),
         **_layout(task),
         "splits": splits,
@@ -355,7 +346,7 @@ def read_file(prepared: Prepared, name: str) -> bytes:
         UserError: it is not the file that was written.
     """
     path = prepared.folder / name
-    with readable(path):
+    with sources.readable(path):
         content = path.read_bytes()
     written = (read_fingerprint(prepared.folder) or {}).get("contents", {})
     if hashlib.sha256(content).hexdigest() != written.get(name):
@@ -380,8 +371,8 @@ def _compare_with_expected(
     for split, facts in wanted.get("splits", {}).items():
         for key, value in facts.items():
             actual = splits.get(split, {}).get(key)
-            line = f"{task.name}/{task.config}, split {split}: {key} is {actual}, "
-            line += f"data/expected.json says {value}"
+            set_name = f"{task.name}/{task.config}, split {split}"
+            line = f"{set_name}: {key} is {actual}, data/expected.json says {value}"
             if actual != value and key in required:
                 raise UserError(f"{line}; results are not comparable: get {remedy} again")
             if actual != value and key == "sha256" and warn:

@@ -28,8 +28,6 @@ class OwnTask(Task):
     A subclass's `raw` calls `divided`.
     """
 
-    finds_classes = True
-
     labels: tuple[str, ...] = ()  # of class 0, 1, ...
 
     def __post_init__(self):

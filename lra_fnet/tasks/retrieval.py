@@ -8,7 +8,7 @@ header or quoting. Quotation marks, a backslash followed by n, and a \r inside a
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +27,7 @@ REMOTE = sources.Remote(
 ROWS = (147_086, 18_090, 17_437)  # of "aan": train, validation, test
 STORED = 4000  # bytes kept of each text; LRA cuts at 10,000 bytes, then at 4,000 tokens
 
-_SPLIT_OF = MappingProxyType(dict(zip(("train", "eval", "test"), SPLITS, strict=True)))
+_SPLIT_OF: Mapping[str, str] = {"train": "train", "eval": "validation", "test": "test"}
 _LABELS = MappingProxyType({b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1})
 
 Pair = tuple[tuple[np.ndarray, np.ndarray], int]
@@ -69,12 +69,14 @@ class Retrieval(Task):
         """Returns the pairs of three files in `source`, one by one, in the order of the files."""
         assert source is not None
         details: dict[str, Any] = {}
-        name, counts, remedy = "<name>.{}.tsv", None, "correct the files"
+        counts: dict[str, int] = {}
+        name, remedy = "<name>.{}.tsv", "correct the files"
         if self.config == "aan":
-            name, counts = "new_aan_pairs.{}.tsv", dict(zip(SPLITS, ROWS, strict=True))
+            counts.update(zip(SPLITS, ROWS, strict=True))
+            name = "new_aan_pairs.{}.tsv"
             remedy = f"get {REMOTE}, or read other pairs in this format with --dataset pairs"
         rows = sources.read_tables(source, name, _SPLIT_OF, _parse, remedy, counts)
-        total = sum(ROWS) if counts else None
+        total = sum(counts.values()) or None
         return Raw(
             stream=_counted(source, rows, details), source=source.name, details=details, total=total
         )

@@ -89,7 +89,6 @@ class Task(abc.ABC):
     needed: ClassVar[tuple[str, ...]] = ()  # files of the set that `encoder` reads
     mask_id: ClassVar[int | None] = None  # of a masked token, if the vocabulary has one
     value_is: ClassVar[str] = "as the class of the task says"  # meaning of a stored value
-    finds_classes: ClassVar[bool] = False  # whether the classes are those of the user's rows
     endings: ClassVar[tuple[str, ...]] = ("",)  # of the files of a folder that `raw` reads
     tables: ClassVar[tuple[str, ...]] = ()  # endings of files that `inputs` reads
     read_whole: ClassVar[bool] = False  # whether `max_len` must be the length of the data set
@@ -115,7 +114,7 @@ class Task(abc.ABC):
                 f"""{", ".join(self.configs)}{rule} (a number in quotation marks: '"1"')"""
             )
         at_least(f"{self.name}: max_len", self.max_len, 1, 1024)
-        if not self.finds_classes and len(self.class_names) != self.num_classes:
+        if len(self.class_names) != self.num_classes:
             raise ValueError(f"{self.name}: expected {self.num_classes} label_names")
         if self.settled:
             at_least(f"{self.name}: vocab_size", self.vocab_size, 2, 257, _LARGEST_VOCABULARY + 1)
@@ -212,7 +211,7 @@ class Task(abc.ABC):
     @property
     def settled(self) -> bool:
         """Whether the classes are known; those of the user's rows are once the set is prepared."""
-        return not self.finds_classes
+        return True
 
     def settle(self, details: Mapping[str, Any]) -> Self:
         """Returns the task with what only its prepared set says, such as the user's classes.
