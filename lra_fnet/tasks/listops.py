@@ -155,7 +155,7 @@ def evaluate(values: np.ndarray) -> int:
             stack.append([value])
             continue
         if TOKENS[value] == "]":
-            operator, *arguments = stack.pop() if stack else [None]
+            operator, *arguments = stack.pop() if stack else [value]
             if not arguments:
                 break
             value = int(_OPERATORS[operator](arguments))
