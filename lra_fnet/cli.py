@@ -633,7 +633,7 @@ def _sweep(args) -> int | None:
         shared = _job(args, model="", task="", preset="", name=None, overrides=(), init=None)
         planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
     if args.dry_run:
-        return scheduler.dry_run(planned, retry=args.retry)
+        return scheduler.dry_run(planned)
     return scheduler.run(planned, jobs=args.jobs, retry=args.retry)
 
 

@@ -262,7 +262,7 @@ def _run(run: Record) -> list[str]:
 
 def trials(sweep: SweepFiles) -> Grid:
     """Returns every trial of a sweep with its state; those of selected settings are marked."""
-    axes = list(sweep.about.axes)
+    axes, scale = list(sweep.about.axes), 1 if sweep.about.pretrain else 100
     rows = []
     for trial in sweep.trials:
         given = dict(map(config.split, trial.overrides))
@@ -275,13 +275,14 @@ def trials(sweep: SweepFiles) -> Grid:
                 *(given.get(axis, "-") for axis in axes),
                 str(trial.seed),
                 "-" if trial.step is None else f"{trial.step:,}",
-                "-" if trial.validation is None else f"{100 * trial.validation:.2f}",
+                "-" if trial.validation is None else f"{scale * trial.validation:.2f}",
                 "selected" if any(choice.selects(trial) for choice in sweep.selected) else "",
             ]
         )
     head = ["Trial", "Task", "Model", "State", *axes, "Seed", "Step", "Validation", "Selected"]
     note = (
-        "Validation: accuracy in %. Selected: the setting of a task and model with the highest "
-        "mean over its seeds when the sweep was finished. Trials never read the test split."
+        "Validation: accuracy in %, or the loss of a pre-training. Selected: the setting of a task "
+        "and model with the highest mean over its seeds when the sweep was finished. Trials never "
+        "read the test split."
     )
     return Grid(f"Trials of the sweep {sweep.name}", head, rows, [note], words=4)

@@ -4,4 +4,7 @@ A point is one choice of values for all axes; a trial is one seed of a point. Tr
 compared on validation and never read the test split; `finish` reads it for the selected ones.
 """
 
-SAMPLERS = ("grid", "random", "tpe")
+from typing import Literal, get_args
+
+Sampler = Literal["grid", "random", "tpe"]
+SAMPLERS = get_args(Sampler)

@@ -20,10 +20,8 @@ E = TypeVar("E", bound="Entry")
 class About:
     """What a report reads of sweep.json."""
 
-    preset: str
-    sampler: str
+    axes: dict[str, Any]
     name: str = ""
-    axes: dict[str, Any] = dataclasses.field(default_factory=dict)
     created: str | None = None
     pretrain: bool = False
 
@@ -41,7 +39,6 @@ class Entry:
     folder: str
     state: str  # "waiting", "running" or one of ENDED
     step: int | None = None
-    num_steps: int | None = None
     # At the best step so far: accuracy as a fraction; in pre-training the mean loss.
     validation: float | None = None
     error: str | None = None
@@ -82,20 +79,15 @@ def mean(point: Iterable[Entry]) -> float:
     return statistics.fmean(entry.validation or 0.0 for entry in point)
 
 
-def best(entries: Iterable[Entry], *, lowest: bool = False) -> list[Choice]:
-    """Returns the best point of each task and model; only points with all seeds complete compete.
-
-    Args:
-      entries: the trials.
-      lowest: whether they are compared by a loss.
-    """
+def best(entries: Iterable[Entry]) -> list[Choice]:
+    """Returns the best point of each task and model among those with all seeds complete."""
     by_pair = defaultdict(list)
     for point in points(entries):
         if all(entry.state == "complete" for entry in point):
             by_pair[point[0].task, point[0].model].append(point)
     found = []
     for complete in by_pair.values():
-        top = (min if lowest else max)(complete, key=mean)
+        top = max(complete, key=mean)
         seeds, folders = tuple(one.seed for one in top), tuple(one.folder for one in top)
         names = top[0].task, top[0].model, top[0].preset, top[0].overrides
         found.append(Choice(*names, seeds, mean(top), folders))

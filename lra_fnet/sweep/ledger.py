@@ -214,7 +214,6 @@ def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int)
         folder=str(job.folder.relative_to(job.runs)),
         state="waiting",
         step=0,
-        num_steps=built and built.run.num_steps,
         command=shlex.join(["lra-fnet", *job.command()]),
         job=job,
         built=built,

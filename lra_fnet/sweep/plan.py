@@ -18,13 +18,11 @@ from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, terminal, typed_json
 from lra_fnet.run import job as jobs
-from lra_fnet.run import provenance
 from lra_fnet.run.job import Job
 from lra_fnet.settings import at_least, check_settings
-from lra_fnet.sweep import SAMPLERS, files
+from lra_fnet.sweep import Sampler
 from lra_fnet.sweep import axes as axes_
 
-SCHEMA = 1
 SHARED = ("imports", "gin_dirs", "data", "source")  # fields of a job that sweep.json stores
 
 
@@ -44,7 +42,7 @@ class Sweep:
     seeds: int = 1  # seeds 0 to seeds - 1 of every point
     axes: dict[str, Any] = dataclasses.field(default_factory=dict)
     overrides: tuple[str, ...] = ()  # bindings of every trial
-    sampler: str = "grid"
+    sampler: Sampler = "grid"
     trials: int = 0  # points for each task and model, with the samplers random and tpe
     prune: bool = False  # stop a point whose first seed's best is below the earlier points' median
     name: str = ""  # start of the name of the sweep's folder
@@ -53,8 +51,6 @@ class Sweep:
     # Trials begin from this pre-trained run. "auto": each from the run of `lra-fnet pretrain` with
     # its task, model, preset and seed, and the bindings of every trial.
     init: str = ""
-    # Name of an earlier sweep: the bindings of its best points, by task and model, hold here too.
-    after: str = ""
 
     def checked(self) -> "Sweep":
         """Returns this sweep with its lists as tuples and its ranges complete.
@@ -63,18 +59,11 @@ class Sweep:
           UserError: a field has the wrong type, or two fields contradict each other.
         """
         check_settings(self)
-        for field in ("tasks", "models", "overrides"):
-            names = getattr(self, field)
-            if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
-                raise UserError(f"Sweep.{field} expects a list of strings, got {names!r}")
         at_least("Sweep.seeds", self.seeds, 1, suggest=3)
         axes = {name: axes_.checked(name, values) for name, values in self.axes.items()}
         ranges = [name for name, values in axes.items() if isinstance(values, dict)]
         is_grid = self.sampler == "grid"
         mistakes = {
-            f"--sampler expects {', '.join(SAMPLERS)}, got {self.sampler!r}": (
-                self.sampler not in SAMPLERS
-            ),
             "a sweep needs --task and --models, or --sweep FILE": not (self.tasks and self.models),
             "a range and --trials need --sampler random or tpe: a grid has all points": (
                 is_grid and (ranges or self.trials)
@@ -106,7 +95,7 @@ class Sweep:
         """Returns the fields that define the sweep; the number of trials may grow."""
         fields = dataclasses.asdict(self) | {"axes": repr(self.axes)}
         del fields["trials"], fields["name"]
-        for name in ("pretrain", "init", "after"):  # older sweeps do not have them
+        for name in ("pretrain", "init"):  # older sweeps do not have them
             if not fields[name]:
                 del fields[name]
         return fields
@@ -148,11 +137,7 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
         raise UserError(f"{file}: a sweep does not read {', '.join(unread)}")
     fields = {name: value for name, value in given.items() if value is not None}
     fields |= {"axes": sweep.axes | axes, "overrides": (*sweep.overrides, *overrides)}
-    sweep = dataclasses.replace(sweep, **fields).checked()
-    bound = {config.short(config.split(text)[0]) for text in sweep.overrides}
-    if both := [name for name in sweep.axes if config.short(name) in bound]:
-        raise UserError(f"{both[0]} is an axis and has a single value too: leave one of them out")
-    return sweep
+    return dataclasses.replace(sweep, **fields).checked()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,30 +158,6 @@ class Plan:
         """Tasks and models: Optuna has one study for each pair."""
         return list(itertools.product(self.sweep.tasks, self.sweep.models))
 
-    @functools.cached_property
-    def chosen(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """The bindings of the best points of the sweep that this one comes after.
-
-        Raises:
-          UserError: there is no such sweep, or it has no complete point for a task and model.
-        """
-        if not self.sweep.after:
-            return {}
-        runs, name = self.shared.runs, self.sweep.after
-        found = list(runs.glob(f"sweeps/{name}/trials.json")) or list(
-            runs.glob(f"sweeps/{name}-{self.sweep.preset}-????????/trials.json")
-        )
-        trials = [trial for file in found for trial in typed_json.entries(file, files.Entry)]
-        best = files.best(trials, lowest=self.sweep.pretrain)
-        chosen = {(choice.task, choice.model): choice.overrides for choice in best}
-        open_ = [trial for trial in trials if trial.state not in files.SETTLED]
-        if len(found) != 1 or open_ or not chosen.keys() >= {*self.pairs}:
-            raise UserError(
-                f"Sweep.after expects one sweep in {runs / 'sweeps'}, ended, with a complete point "
-                f"for each task and model of this one, got {name!r}: run it first"
-            )
-        return chosen
-
     def job(self, pair: int, point: dict[str, Any], seed: int) -> Job:
         """Returns the run of one trial; it reads test only if the sweep selects nothing.
 
@@ -210,7 +171,7 @@ class Plan:
             model=model,
             preset=self.sweep.preset,
             seed=seed,
-            overrides=(*self.chosen.get((task, model), ()), *self.sweep.overrides),
+            overrides=self.sweep.overrides,
             test=not self.sweep.axes,
             denoise=self.sweep.pretrain,
         )
@@ -262,11 +223,11 @@ class Plan:
         known = disk.read_json(file)
         if known is None:
             known = dataclasses.asdict(sweep)
-            known |= {"schema": SCHEMA, "task": ",".join(known.pop("tasks")), "name": self.name}
+            known |= {"task": ",".join(known.pop("tasks")), "name": self.name}
             known |= {"axes_python": repr(sweep.axes)}  # JSON has no tuples
             known |= {name: self.shared.to_json()[name] for name in SHARED}
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            known |= {"created": now, "commit": provenance.commit()[0], "trials": -1}
+            known |= {"created": now, "trials": -1}
         self.check_name()
         if known["trials"] < sweep.trials:
             disk.write_json(file, known | {"trials": sweep.trials})

@@ -54,7 +54,7 @@ def run(sweep: plan.Plan, *, jobs: int = 1, retry: bool = False) -> int:
     return _report(ledger, jobs, stop.signal)
 
 
-def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
+def dry_run(sweep: plan.Plan) -> None:
     """Prints the commands of the trials that are still to run, each once; writes nothing.
 
     Raises:
@@ -72,8 +72,7 @@ def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
         enumerate(sweep.points()), range(len(sweep.pairs)), range(sweep.sweep.seeds)
     ):
         trial = make_trial(sweep, pair, number, point, seed)
-        result = trial.record()
-        if result is None or (retry and not result.complete):
+        if trial.record() is None:
             commands.append(trial.command)
     for command in dict.fromkeys(commands):  # a search may draw a point twice
         print(command)

@@ -84,13 +84,8 @@ def test_every_trial_runs_once_and_trials_json_has_its_state(go):
     assert (Path("runs") / first.pop("folder") / "result.json").exists()
     names = {"number": 0, "task": "parity", "model": "fnet", "preset": "cpu", "seed": 0}
     names |= {"overrides": ["Fake.accuracy=0.2"], "state": "complete", "error": None}
-    assert first == names | {"step": 8, "num_steps": 8, "validation": 0.2}
-    definition = json.loads(Path("runs/sweeps/mine/sweep.json").read_text())
-    wanted = {"schema": 1, "task": "parity", "models": ["fnet", "linear"], "preset": "cpu"}
-    wanted |= {"seeds": 2, "sampler": "grid", "axes": {"Fake.accuracy": [0.2, 0.4]}}
-    wanted |= {"overrides": [], "name": "mine"}
-    assert definition.items() >= wanted.items()
-    assert {"created", "commit"} <= definition.keys()
+    assert first == names | {"step": 8, "validation": 0.2}
+    assert "created" in json.loads(Path("runs/sweeps/mine/sweep.json").read_text())
     assert "lra-fnet finish --name mine" in err
     assert err.count("2 of 2 seeds: 40.50 %") == 2  # the mean of 40 and 41 of each model
     assert "\x1b" not in err
@@ -199,38 +194,7 @@ def test_damaged_file_of_a_sweep_fails_with_one_line(go, command, name, content)
     assert name in command("finish", "--name", "mine").mistake
 
 
-def test_full_disk_under_the_journal_fails_with_one_line(go, monkeypatch):
-    def refuse(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(optuna.storages.journal.JournalFileBackend, "append_logs", refuse)
-    assert "runs/sweeps/mine cannot be written (No space left" in go(*TWO).mistake
-
-
 # States
-
-
-def made_trial(runs, built=BUILT, **changes):
-    shared = job.Job("parity", "fnet", "cpu", runs=runs)
-    planned = plan.Plan(plan.Sweep(("parity",), ("fnet",), "cpu").checked(), "s", shared)
-    trial = ledger.make_trial(planned, 0, 0, {}, 0)
-    return dataclasses.replace(trial, built=built, job=dataclasses.replace(trial.job, **changes))
-
-
-def test_running_trial_has_the_best_validation_so_far(tmp_path):
-    """A line about training has an accuracy too; pre-training compares the sum of two losses."""
-    lines = [{"kind": "train", "step": 6, "accuracy": 0.9, "loss": 1.0}]
-    lines += [
-        {"kind": "validation", "step": n, "accuracy": a, "loss": loss, "order_loss": order}
-        for n, a, loss, order in ((2, 0.3, 1, 0.75), (4, 0.5, 1.25, 0.25), (6, 0.4, 1.5, 0.5))
-    ]
-    for denoise, best in ((False, 0.5), (True, 1.5)):
-        trial = made_trial(tmp_path, denoise=denoise)
-        trial.job.folder.mkdir(parents=True)
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (trial.job.folder / "metrics.jsonl").write_text(text)
-        trial.look()
-        assert (trial.step, trial.validation) == (6, best)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +212,9 @@ def test_result_counts_if_it_has_the_trials_settings_data_code_and_splits(
 ):
     monkeypatch.setattr(store, "read_fingerprint", lambda folder: {"fingerprint": "e" * 64})
     built = type(BUILT)(**vars(BUILT) | {"config": "Run.num_steps = 1000\n"})
-    trial = made_trial(Path("runs"), built)
+    swept = plan.Sweep(("parity",), ("fnet",), "cpu").checked()
+    planned = plan.Plan(swept, "s", job.Job("parity", "fnet", "cpu", runs=Path("runs")))
+    trial = dataclasses.replace(ledger.make_trial(planned, 0, 0, {}, 0), built=built)
     facts = {"task": "parity", "config": built.config, "data_sha256": "e" * 64}
     made_results.put(trial.job.runs, made_results.a_result(**(facts | changes)))
     assert (trial.record() is not None) == counts
