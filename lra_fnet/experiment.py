@@ -334,24 +334,16 @@ def _build(*, denoise: bool) -> Experiment:
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
-    """Reports missing bindings as a one-line UserError."""
+    """Reports settings that are wrong or missing as a one-line UserError, without gin's notes."""
     try:
         yield
     except (UserError, RuntimeError, TypeError) as error:
         reason = one_line(error)
-        missing = "Required bindings" in reason or "required positional argument" in reason
-        if not isinstance(error, UserError) and not missing:
+        if missing := re.match(
+            r"(\w+)(?:\.__init__)?\(\) missing \d+ required (.*?) No val", reason
+        ):
+            settings = " and ".join(f"{missing[1]}.{n}" for n in re.findall(r"'(\w+)'", missing[2]))
+            reason = f"nothing binds {settings}: bind it, as the files in gin/models do"
+        elif not isinstance(error, UserError) and "Required bindings" not in reason:
             raise
-        if unbound := re.match(r"(\w+)\.__init__\(\) missing \d+ required (.*?) No values", reason):
-            reason = _unbound(unbound[1], re.findall(r"'(\w+)'", unbound[2]))
         raise UserError(reason) from None
-
-
-def _unbound(name: str, parameters: list[str]) -> str:
-    """Returns the error message for parameters of a class that nothing binds."""
-    if {"layer", "max_len"} <= {*parameters}:
-        return (
-            f"{name} is a mixer, which the encoder builds for each layer: write @{name} without ()"
-        )
-    settings = " and ".join(f"{name}.{parameter}" for parameter in parameters)
-    return f"{name} needs {settings}, which nothing binds: bind it, as the files in gin/models do"

@@ -184,12 +184,6 @@ RECIPES = {
     ("image", "s4"): (6, 512, 50, 200, 0.01, 0.05, "post", 0.1, 64, 1e-3),
     ("pathfinder", "s4"): (6, 256, 64, 200, 0.004, 0.05, "pre", 0, 64, 1e-3),
     ("pathx", "s4"): (6, 256, 16, 50, 0.001, 0.05, "pre", 0, 64, 1e-3),
-    ("listops", "s4d"): (6, 256, 32, 40, 0.01, 0.05, "post", 0, 4, 1e-3),
-    ("text", "s4d"): (6, 256, 16, 32, 0.01, 0.05, "pre", 0, 4, 1e-3),
-    ("retrieval", "s4d"): (6, 256, 64, 20, 0.01, 0.05, "pre", 0, 4, 1e-3),
-    ("image", "s4d"): (6, 512, 50, 200, 0.01, 0.05, "post", 0.1, 64, 1e-3),
-    ("pathfinder", "s4d"): (6, 256, 64, 200, 0.004, 0.05, "pre", 0, 64, 1e-3),
-    ("pathx", "s4d"): (6, 256, 16, 50, 0.001, 0.05, "pre", 0, 64, 1e-3),
     # The dropout of the kernels, and the threshold.
     ("listops", "long_conv"): (8, 128, 50, 40, 0.01, 0.05, "post", 0.2, 0.002, 5e-4),
     ("text", "long_conv"): (6, 256, 16, 32, 0.01, 0.05, "pre", 0.2, 0.003, 1e-3),
@@ -198,6 +192,8 @@ RECIPES = {
     ("pathfinder", "long_conv"): (6, 256, 64, 200, 0.004, 0.03, "pre", 0.3, 0.001, 1e-3),
     ("pathx", "long_conv"): (6, 256, 16, 50, 5e-4, 0.05, "pre", 0.3, 0.001, 5e-4),
 }
+for _task in TASKS:
+    RECIPES[_task, "s4d"] = RECIPES[_task, "s4"]
 ROWS = {"listops": 96_000, "text": 22_500, "retrieval": 147_086, "image": 45_000}
 ROWS |= {"pathfinder": 160_000, "pathx": 160_000}
 

@@ -13,7 +13,7 @@ from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.heads import Denoiser
 from lra_fnet.objective import Denoise
-from lra_fnet.tasks import Arrays, Task
+from lra_fnet.tasks import Arrays
 from lra_fnet.training import pipeline, score, step
 
 KEY = jax.random.key(7, impl="threefry2x32")
@@ -147,39 +147,6 @@ def test_an_evaluation_hides_the_same_at_any_batch_size():
     variables = made.init(3)
     scores = [score.make_scorer(made.objective, size)(variables, arrays) for size in (4, 21)]
     assert scores[0] == scores[1] | {"loss": pytest.approx(scores[0]["loss"], rel=1e-6)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Wide(Task):
-    """A vocabulary that no byte holds."""
-
-    name = "wide_pieces"
-    num_classes = 2
-    vocab_size = 32_001
-    configs = {"full": 12}  # noqa: RUF012 (a class variable of Task)
-
-    def raw(self, source, jobs):
-        raise NotImplementedError
-
-
-def test_values_wider_than_a_byte_reach_the_model_and_the_loss():
-    task, made = Wide("full", 12), built()
-    encoder = made.model.encoder.clone(vocab_size=task.num_ids + 1, parent=None)
-    how = dataclasses.replace(made.denoising, replacement="mask")
-    goal = Denoise(task, Denoiser(encoder, task.vocab_size - 1), how)
-    values = np.random.default_rng(0).integers(0, 32_000, (8, 12)).astype(task.value_dtype)
-    values[0, 0] = 31_999
-    arrays = Arrays(values, np.full(8, 12, np.int32), np.zeros(8, np.int32))
-    batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(arrays, 0, 0, 1, 8, 1))
-    assert batch.values.dtype == np.uint16
-    spread = pipeline.spread(batch, pipeline.make_mesh(8), pipeline.ROWS)
-    assert spread.values.dtype == jnp.uint16  # two bytes a token until the jitted step
-    got = hidden(goal, spread, numbers=batch.numbers)
-    np.testing.assert_array_equal(got.targets, np.take_along_axis(batch.values, got.places, 1))
-    assert (got.targets > 255).any()
-    elsewhere = got.ids != goal.mask_id
-    np.testing.assert_array_equal(got.ids[elsewhere], batch.values.astype(int)[elsewhere] + 1)
-    assert goal.mask_id == 32_001
 
 
 def test_the_better_model_is_the_one_with_the_smaller_loss():

@@ -29,7 +29,7 @@ REFUSED = {  # binding -> fragments of the message
     "Optimizer.decay_factor=0.9": ["nothing reads Optimizer.decay_factor"],
     "Denoising.rate=0.2": ["nothing reads Denoising.rate"],
     "ListOps.config=full": ["ListOps.config", "'full'", "'short_128'", "DATASET"],
-    "MIXERS=@Fourier()": ["Fourier", "without ()"],
+    "MIXERS=@Fourier()": ["nothing binds Fourier.dim"],
     "Optimizer.factors=constant * linear_warmup": ["Optimizer.factors", "two kinds of quotes"],
     "Run.num_steps": ["Name.parameter=value"],
     "Run.num_steps=1 A.b=2": ["'1 A.b=2'", "--gin"],
