@@ -140,7 +140,6 @@ def test_my_task_is_prepared_and_trained(go, tmp_path):
             b"exon\tACGT\nintrn\tACGT\n",
             "my.tsv, line 2: expected exon or intron before a tab, got 'intrn': correct it",
         ),
-        (b"exon\n", "my.tsv, line 1: expected letters ACGT, got ''"),
         (b"exon\tAUG\n", "my.tsv, line 1: expected letters ACGT, got 'AUG': correct it"),
         (None, "--source must be a file with lines of label<TAB>ACGT..., got none"),
     ],

@@ -24,7 +24,6 @@ from lra_fnet.config.gin_files import (
     Text,
     about,
     changes,
-    datasets,
     known,
     lengths,
     sweep,

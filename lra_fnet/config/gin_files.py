@@ -1,5 +1,6 @@
 """Finds gin files: lists the names that have one, their headers, and the texts that a run reads."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,19 +45,18 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
     return sorted({name.removesuffix(end) for name in found})
 
 
-def datasets(task: str, dirs: Sequence[Path] = ()) -> list[str]:
-    """Returns the data sets of a task that presets name as `DATASET = "..."`, sorted."""
-    return sorted({name for text in _presets(task, dirs) for name in _DATASET.findall(text)})
+def lengths(task: str, dirs: Sequence[Path] = ()) -> dict[str, set[int]]:
+    """Returns the lengths that presets of a task bind as `MAX_LEN`, by the `DATASET` with them.
 
-
-def lengths(task: str, dataset: str, dirs: Sequence[Path] = ()) -> list[int]:
-    """Returns the lengths that presets bind as `MAX_LEN` with a data set, sorted.
-
-    If no preset names the set, they are those of all sets of the task.
+    Those without a data set are under "".
     """
-    texts = _presets(task, dirs)
-    texts = [text for text in texts if dataset in _DATASET.findall(text)] or texts
-    return sorted({int(length) for text in texts for length in _MAX_LEN.findall(text)})
+    found: dict[str, set[int]] = {}
+    for preset in known("presets", dirs):
+        text = _read(f"presets/{preset}/{task}.gin", dirs)
+        pairs = itertools.product(_DATASET.findall(text) or [""], _MAX_LEN.findall(text))
+        for name, length in pairs:
+            found.setdefault(name, set()).add(int(length))
+    return found
 
 
 def title(model: str, dirs: Sequence[Path] = ()) -> str:
@@ -126,7 +126,7 @@ def texts(
     scopes = {*known("tasks", dirs), *known("models", dirs), "pretrain"}
     run = {task, model, *(["pretrain"] if denoise else [])}
     pairs = [_split(disk.read_text(path), run, scopes) for path in paths]
-    where = [_shown(path) for path in paths]
+    where = [str(path).replace(f"{GIN_DIR}/", "gin/") for path in paths]
     return [Text(w, pair[i]) for i in (0, 1) for w, pair in zip(where, pairs, strict=True)]
 
 
@@ -172,11 +172,6 @@ def _split(text: str, run: set[str], scopes: set[str]) -> tuple[str, str]:
     return "\n".join(general), "\n".join(scoped)
 
 
-def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
-    """Returns the texts of the presets' files for a task; "" where there is none."""
-    return [_read(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs)]
-
-
 def _read(relative: str, dirs: Sequence[Path]) -> str:
     path = _find(relative, dirs)
     return disk.read_text(path) if path else ""
@@ -189,8 +184,3 @@ def _find(relative: str, dirs: Sequence[Path]) -> Path | None:
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
     # The user's folders come first, so that their files replace ours.
     return [*map(Path, dirs), GIN_DIR]
-
-
-def _shown(path: Path) -> str:
-    """Returns the name of a shipped gin file from its folder, of another as it was given."""
-    return f"gin/{path.relative_to(GIN_DIR)}" if path.is_relative_to(GIN_DIR) else str(path)

@@ -115,7 +115,7 @@ def datasets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> 
     configs = list(tasks.make(name).configs)
     if source is not None and tasks.make(name).remote is None:
         return configs[:1]  # a source replaces the publisher's file, if there is one
-    used = config.datasets(name, gin_dirs)
+    used = config.lengths(name, gin_dirs)
     named = [chosen for chosen in configs if chosen in used] or configs[:1]
     return [one for one in named if not tasks.make(name, one).needs_source] or named
 
@@ -126,8 +126,9 @@ def lengths(task: tasks.Task, gin_dirs: Sequence[Path], longest: int) -> list[in
     A data set that no preset names gets the lengths of the task's other sets, unless it is only
     read whole. Lengths that cut no text, as `longest` is shorter, are merged into the smallest.
     """
-    full, used = task.configs[task.config], config.lengths(task.name, task.config, gin_dirs)
-    named = task.config in config.datasets(task.name, gin_dirs)
+    full, by_set = task.configs[task.config], config.lengths(task.name, gin_dirs)
+    named = by_set.get(task.config)
+    used = sorted(named or set().union(*by_set.values()))
     chosen = used if named or (full in used and not task.read_whole) else [full]
     cutting = [n for n in chosen if n < longest]
     return cutting + [n for n in chosen if n not in cutting][:1]

@@ -80,24 +80,23 @@ def test_single_task_fails_with_its_own_message(tmp_path, monkeypatch):
         command.command("all", None, tmp_path, "somewhere")
 
 
-def test_sets_are_those_that_the_presets_name(monkeypatch):
-    assert config.datasets("text") == ["full", "lra_code", "pieces_v8000_128"]
-    assert config.datasets("pathfinder") == ["hard_32", "short_16"]
-    assert config.datasets("pathx") == ["hard_128", "short_128"]
-    assert config.datasets("parity", [OUTSIDE]) == ["full"]
+def test_sets_are_those_that_the_presets_name():
+    assert {*config.lengths("text")} == {"full", "lra_code", "pieces_v8000_128"}
+    assert config.lengths("pathx").keys() == {"hard_128", "short_128"}
+    assert config.lengths("parity", [OUTSIDE]).keys() == {"full"}
     assert command.datasets("text", None, []) == ["full", "lra_code"]
     assert command.datasets("text", "somewhere", []) == ["full", "lra_code"]
     assert command.datasets("image", "somewhere", []) == ["full", "full_16"]
     assert command.datasets("listops", "somewhere", []) == ["full"]
     assert command.datasets("retrieval", "somewhere", []) == ["aan"]
     for task in tasks.BUILT_IN:
-        assert set(config.datasets(task)) <= set(tasks.make(task).configs)
-        assert next(iter(tasks.make(task).configs)) in config.datasets(task)
+        assert config.lengths(task).keys() <= set(tasks.make(task).configs)
+        assert next(iter(tasks.make(task).configs)) in config.lengths(task)
 
 
 def test_describe_lists_prepared_sets_and_those_that_presets_need(tmp_path, monkeypatch, capsys):
     known(monkeypatch, "dots", "parity")
-    monkeypatch.setattr(config, "datasets", lambda task, dirs=(): ["small", "full"])
+    monkeypatch.setattr(config, "lengths", lambda task, dirs=(): {"small": {8}, "full": {8}})
     shallow.ensure(tasks.prepare(tasks.make("dots", "other"), tmp_path))
     command.describe("all", tmp_path)
     shown = capsys.readouterr().out
