@@ -93,14 +93,6 @@ def test_help_fits_a_terminal_and_names_every_target_and_preset():
     assert len(re.findall(r"^[A-Z_]+ *\??=", makefile, re.M)) <= 20
 
 
-@pytest.mark.parametrize("target", ["lra", "sweep", "benchmark"])
-def test_a_job_without_a_preset_says_at_once_how_long_it_takes(target):
-    first, *_ = make("-n", target, "TASK=text").stdout.replace("\\\n", "").splitlines()
-    assert "PRESET=paper, hours to days without an accelerator; PRESET=cpu takes minutes" in first
-    assert "echo" not in make("-n", target, "TASK=text", "PRESET=paper").stdout
-    assert "echo" not in make("-n", target, "ARGS=--sweep lra_table").stdout
-
-
 @pytest.mark.parametrize(
     ("line", "extras"),
     [

@@ -42,20 +42,6 @@ sys.meta_path.insert(0, Fault())
     assert (ended.returncode, ended.stderr) == (130, EARLY if early else STOPPED)
 
 
-@pytest.mark.parametrize("number", signals.STOPPING)
-def test_a_signal_in_a_callback_of_the_garbage_collector_is_not_lost(number, outside):
-    fault = f"""
-import threading
-from lra_fnet import cli
-def collect(phase, _):
-    if threading.current_thread() is threading.main_thread():
-        os.kill(os.getpid(), {int(number)})
-cli.main = lambda: gc.callbacks.append(collect) or [gc.collect() for _ in range(9)]
-"""
-    ended = start(fault=fault)
-    assert (ended.returncode, ended.stderr) == (128 + number, EARLY)
-
-
 def test_ctrl_c_before_and_after_the_loop_ends_with_one_line_and_twice_too(outside):
     for call in ("run.execute.Loop.__init__", "run.evaluate.finish"):
         owner, _, name = call.rpartition(".")
