@@ -308,26 +308,6 @@ def test_presets_have_separate_tables_in_order():
     assert notes == [False, True, True, True]
 
 
-@pytest.mark.parametrize(
-    ("models", "line"),
-    [
-        (["dct"], []),
-        (
-            ["fnet"],
-            ["FNet paper: "],
-        ),
-        (["local"], ["LRA paper: "]),
-        (["fnet", "local"], ["FNet paper: ", "; LRA paper: "]),
-    ],
-)
-def test_one_line_says_how_the_published_numbers_were_obtained(models, line):
-    (table,) = tables_of(*(a_result(model=model, preset="tuned") for model in models))
-    found = [note for note in table.notes if note.startswith("Published numbers: ")]
-    assert len(found) == bool(line)
-    assert all(part in found[0] for part in line)
-    assert any("rough guide" in note for note in table.notes) == bool(line)
-
-
 def test_different_floors_are_noted_and_the_highest_is_shown():
     other = a_result(model="linear", floor={"correct": 400, "count": 2000}, data_sha256="e" * 64)
     (table,) = tables_of(a_result(), other)

@@ -5,8 +5,6 @@ import html.parser
 import itertools
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -165,39 +163,6 @@ def test_bold_and_italic_cells_have_a_class(tmp_path):
 def test_page_without_runs_has_its_headings():
     shown = page.render(report.build(report.Sources([])))
     assert [words for _, words in Page(shown).all("h2")] == ["Accuracy", "Literature"]
-
-
-def test_page_of_many_runs_is_small(text):
-    assert len(text) < 120_000
-
-
-def test_script_is_valid():
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node to parse the script")
-    subprocess.run([node, "--check", str(TEMPLATES / "script.js")], check=True)
-
-
-def luminance(colour):
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_colours_have_contrast(scheme):
-    """WCAG 2.1: 4.5 for text, 3 for graphics."""
-    parts = "".join(style.split("@media screen")[scheme] for style in STYLES)
-    found = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", parts))
-    page_colour = luminance(found["page"])
-    for name, least in (
-        ("text", 4.5),
-        ("muted", 4.5),
-        ("link", 4.5),
-        *((f"c{i}", 3) for i in range(5)),
-    ):
-        light, dark = sorted([luminance(found[name]), page_colour], reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= least, name
 
 
 # Plots

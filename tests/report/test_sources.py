@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from made_results import a_measured_cell, a_result, a_trial, put, put_curve, put_sweep
+from made_results import a_measured_cell, a_result, a_trial, put, put_sweep
 
 from lra_fnet import report
 from lra_fnet.report.render.csv import runs as runs_csv
@@ -39,27 +39,6 @@ def test_evaluation_on_test_counts_once_although_it_logs_two_checkpoints(tmp_pat
     counts = {row["folder"]: row["test_readings"] for row in rows}
     unknown = {f"results/{name}{seed}": "" for seed in (3, 4)}
     assert counts == {run: str(n) for run, n in read.readings.items()} | unknown
-
-
-def test_lines_of_the_log_that_say_nothing_are_not_counted(tmp_path):
-    """One is of something else, one is still being written."""
-    put(tmp_path, a_result())
-    name = "cpu/listops/fnet/seed0"
-    logged(tmp_path, *[(name, "best")] * 2)
-    with (tmp_path / LOG).open("a") as lines:
-        lines.write('{"what": "something else"}\n{"run": "cpu/li')
-    read = report.Sources([tmp_path])
-    assert (read.problems, [*read.readings.values()]) == ([], [2])
-
-
-def test_curve_has_loss_and_accuracy_without_an_incomplete_line(tmp_path):
-    file = put_curve(put(tmp_path, a_result()), steps=100, drop=2.0)
-    with file.open("a") as lines:
-        lines.write('{"kind": "train", "st')
-    (curve,) = report.Sources([tmp_path]).curves.values()
-    assert [step for step, _ in curve.loss] == list(range(10, 101, 10))
-    assert curve.loss[0] == (10, pytest.approx(2.2))
-    assert curve.validation == [(50, pytest.approx(5.0)), (100, pytest.approx(10.0))]
 
 
 def put_benchmark(root, name, content):
