@@ -308,12 +308,10 @@ def test_presets_have_separate_tables_in_order():
     assert notes == [False, True, True, True]
 
 
-def test_different_floors_are_noted_and_the_highest_is_shown():
+def test_of_different_floors_the_highest_is_shown():
     other = a_result(model="linear", floor={"correct": 400, "count": 2000}, data_sha256="e" * 64)
     (table,) = tables_of(a_result(), other)
     assert cell_text(table, "Majority floor", "", "listops") == "20.00"
-    words = "Runs on ListOps use data with different majority floors; the table shows the highest."
-    assert words in table.notes
 
 
 def test_shallow_baseline_has_a_row_and_its_method_a_line():

@@ -1,5 +1,7 @@
 """The report's tables other than accuracy and speed."""
 
+import dataclasses
+
 import pytest
 from made_results import (
     INIT,
@@ -215,6 +217,8 @@ def test_trials_show_axis_state_error_and_step_and_what_was_selected(sweep):
     assert list(grid.rows[5][3:]) == [state, "3", "1", "40", "-", ""]
     assert [row[0] for row in grid.rows if row[-1]] == ["2", "3"]  # not 6, another model
     assert "nan \\| x" in grid.markdown()
+    sweep.about = dataclasses.replace(sweep.about, pretrain=True)
+    assert sections.trials(sweep).rows[2][7] == "0.33"  # a loss
 
 
 def test_settings_of_the_sweep_that_selected_a_run_count_as_tried(sweep, tmp_path):

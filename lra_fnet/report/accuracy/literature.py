@@ -61,8 +61,7 @@ def grid(listed: Sequence[Standing]) -> Grid:
         "by other authors, with settings of their own; submitted, a run by others that passed "
         "`lra-fnet verify` here; here, a run of this repository.",
         "Mean of 6 counts a failed Path-X as 50. Where the source prints all tasks, both means are "
-        "computed here. OOM: out of memory; FAIL: not above the majority floor; -: not run, or no "
-        "mean.",
+        "computed here.",
         "n/a: not printed in the source that we read, or only as part of a mean. Seeds: ? where "
         "the source does not state the number.",
     ]

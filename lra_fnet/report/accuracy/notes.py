@@ -52,12 +52,6 @@ def below(table: Table, runs: Sequence[Record]) -> list[str]:
     for same in by_cell.values():
         where = f"{names.name_of(same[0])} on {tasks.title(same[0].task)}"
         notes += [f"{line}." for line in about_seeds(where, same)]
-    for task in table.tasks:
-        if len({run.floor.accuracy for run in runs if run.task == task}) > 1:
-            notes.append(
-                f"Runs on {tasks.title(task)} use data with different majority floors; the table "
-                "shows the highest."
-            )
     return notes
 
 

@@ -1,6 +1,7 @@
 """A table as text, from which Markdown, CSV, LaTeX and HTML are made."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 
@@ -42,6 +43,11 @@ def rounded(value: float, digits: int = 3) -> str:
     """Returns a positive number as a whole, or with `digits` digits if small: "1,235", "1.23"."""
     whole = value >= 10 ** (digits - 1)
     return f"{value:,.0f}" if whole else f"{value:.{digits}g}"
+
+
+def slug(words: str) -> str:
+    """Returns text as a word for names of files and places: letters, digits and hyphens."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-")
 
 
 def literal(words: str) -> str:

@@ -3,12 +3,14 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import jinja2
 import markupsafe
 
 from lra_fnet.report.accuracy.table import Table
-from lra_fnet.report.render import figures, markdown, template
-from lra_fnet.report.render.grid import Grid
+from lra_fnet.report.render import figures, markdown
+from lra_fnet.report.render.grid import Grid, slug
 from lra_fnet.report.render.text import accuracy_grid
 from lra_fnet.report.sections import Report
 
@@ -44,8 +46,15 @@ def render(report: Report) -> str:
     for table in report.tables:
         drawn[CURVES] += _curves(table, report)
     headings = [*tables, *([CURVES] if drawn[CURVES] else [])]
-    return template.render(
-        "index.html",
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"slug": slug, "code": _code, "svg": markupsafe.Markup}
+    return environment.get_template("index.html").render(
         report=report,
         sections={
             heading: (list(filter(None, drawn.get(heading, ()))), tables.get(heading, ()))
@@ -53,9 +62,6 @@ def render(report: Report) -> str:
         },
         captions=CAPTIONS,
         presets=list(counted),
-        slug=template.slug,
-        code=_code,
-        svg=markupsafe.Markup,
         most=OPEN,
     )
 

@@ -2,8 +2,8 @@ r"""The report's tables as LaTeX: one booktabs tabular per file, for \input."""
 
 import itertools
 
-from lra_fnet.report.render import markdown, template
-from lra_fnet.report.render.grid import Grid
+from lra_fnet.report.render import markdown
+from lra_fnet.report.render.grid import Grid, slug
 from lra_fnet.report.sections import Report
 
 _SPECIAL = {
@@ -26,7 +26,7 @@ _STYLES = {"bold": r"\textbf{%s}", "italic": r"\textit{%s}", "bold italic": r"\t
 def files(report: Report) -> dict[str, str]:
     """Returns the text of each file by name: latex/<title>.tex."""
     grids = itertools.chain(markdown.accuracy(report.tables), *report.sections.values())
-    return {f"latex/{template.slug(g.title)[:200].lower()}.tex": tabular(g) for g in grids}
+    return {f"latex/{slug(g.title)[:200].lower()}.tex": tabular(g) for g in grids}
 
 
 def escape(words: str) -> str:

@@ -24,7 +24,6 @@ WAY = "Attention.implementation="  # the overrides that change how it is compute
 _SAME = re.compile(
     rf"(Optimizer\.\w+|Run\.(?!microbatch\b)\w+|MAX_LEN|DATASET|{'|'.join(config.SPEED_ONLY)})\s*="
 )
-VERSIONS = ("jax", "torch", "transformers")  # those that the caption names
 SIDES = {"eager": "PyTorch, eager", "compiled": "PyTorch, compiled", "torch": "PyTorch"}
 LEGEND = (
     "Medians of the rounds, ± half their range; in parentheses the speed-up against the faster "
@@ -168,7 +167,7 @@ def caption(cells: Sequence[Result]) -> str:
     if shared := dict.fromkeys(x for c in ours for x in c.overrides if x != _own(c)):
         sizes.append(f"with {', '.join(shared)}")
     versions = {name: v for cell in cells for name, v in (cell.versions or {}).items()}
-    known = ", ".join(f"{name} {versions[name]}" for name in VERSIONS if name in versions)
+    known = ", ".join(map(" ".join, versions.items()))
     rounds = max(len(cell.seconds) for cell in ours)
     commit = f"commit {str(ours[0].commit)[:12]}{' (dirty)' * bool(ours[0].dirty)}"
     return f"{ours[0].device}; {'; '.join(sizes)}; {rounds} rounds; {known}; {commit}."
