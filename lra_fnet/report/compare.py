@@ -5,7 +5,6 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
@@ -69,10 +68,6 @@ class RunComparison:
     test: Comparison | None  # None unless every run recorded which test rows it got right
     config: Sequence[str]  # a line for each setting that differs
     notes: Sequence[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the object that `lra-fnet compare --json` prints."""
-        return dataclasses.asdict(self) | {"test": self.test and self.test._asdict()}
 
 
 def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
@@ -192,7 +187,8 @@ def main(first: str, second: str, roots: Sequence[str | Path], *, as_json: bool 
     """
     comparison = compare(find(first, roots), find(second, roots))
     if as_json:
-        print(json.dumps(comparison.to_json(), indent=1))
+        test = comparison.test and comparison.test._asdict()
+        print(json.dumps(dataclasses.asdict(comparison) | {"test": test}, indent=1))
         return
     console = terminal.console()
     for part in render(comparison):

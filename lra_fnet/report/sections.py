@@ -246,7 +246,8 @@ def spans(runs: Sequence[Record], by_folder: Mapping[str, Span]) -> Grid:
         span = by_folder[run.folder]
         numbers = [f"{span.mean:.1f}", f"{span.uniform:.1f}"]
         layers = ", ".join(f"{layer.mean:.1f}" for layer in span.layers)
-        rows.append([*_run(run), *numbers, layers, f"{span.rows:,}"])
+        named = [tasks.title(run.task), run.preset, names.name_of(run), str(run.seed)]
+        rows.append([*named, *numbers, layers, f"{span.rows:,}"])
     head = ["Task", "Preset", "Model", "Seed", "Span (tokens)", "Equal weights", "By layer", "Rows"]
     note = (
         "Mean distance between a query and the tokens that it attends to, weighted by attention, "
@@ -254,10 +255,6 @@ def spans(runs: Sequence[Record], by_folder: Mapping[str, Span]) -> Grid:
         "same weight."
     )
     return Grid("Required attention span", head, rows, [note], words=3)
-
-
-def _run(run: Record) -> list[str]:
-    return [tasks.title(run.task), run.preset, names.name_of(run), str(run.seed)]
 
 
 def trials(sweep: SweepFiles) -> Grid:

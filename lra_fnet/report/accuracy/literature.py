@@ -24,11 +24,6 @@ class Standing(NamedTuple):
     tier: str  # "self", "self, quoted", "others", "here" or "submitted"
     source: str
 
-    @property
-    def height(self) -> float:
-        """The mean of five, or of six if only that is known; 0 with neither."""
-        return next((m for name in AVERAGES if (m := self.cells[name].mean) is not None), 0.0)
-
 
 def standings(
     tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {}
@@ -43,7 +38,11 @@ def standings(
     found = [*_papers(), *_later(later), *_runs(tables, "here")]
     for who, theirs in submitted.items():
         found += _runs(theirs, "submitted", f"results/submitted/{who}, ")
-    return sorted(found, key=lambda entry: entry.height, reverse=True)
+
+    def height(one: Standing) -> float:
+        return next((m for name in AVERAGES if (m := one.cells[name].mean) is not None), 0.0)
+
+    return sorted(found, key=height, reverse=True)
 
 
 def grid(listed: Sequence[Standing]) -> Grid:

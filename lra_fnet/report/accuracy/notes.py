@@ -1,7 +1,6 @@
 """The lines below an accuracy table."""
 
 import itertools
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -19,7 +18,6 @@ _STATES = {
     "FAIL": "`FAIL`: diverged, or Path-X at the majority floor",
     "n/a": "`n/a`: not reported by the source, or the same model as another row",
 }
-_OWN_SEED = re.compile(r"\w+\.seed")  # of fixed features and the like
 
 
 def legend(cells: Sequence[Cell]) -> str:
@@ -45,7 +43,7 @@ def below(table: Table, runs: Sequence[Record]) -> list[str]:
     """
     rows = [*table.rows, *table.variants]
     notes = [*_setting(table.preset, rows), *methods(table), *_selected_on_test(table)]
-    notes += [*_fixed_draws(rows), *_corpus(runs)]
+    notes += _corpus(runs)
     by_cell: dict[str, list[Record]] = defaultdict(list)
     for run in runs:
         by_cell[run.label].append(run)
@@ -84,15 +82,6 @@ def _selected_on_test(table: Table) -> list[str]:
     ]
     words = "the checkpoints were selected on the test rows (validation is test)"
     return [f"On {' and '.join(named)}, {words}."] if named else []
-
-
-def _fixed_draws(rows: Sequence[Row]) -> list[str]:
-    """Returns a line if all seeds of a row share a draw, such as that of fixed features."""
-    several = [cell.runs for row in rows for cell in row.cells.values() if cell.seeds > 1]
-    found = {name for runs in several for name in filter(_OWN_SEED.fullmatch, runs[0].bound)}
-    listed = ", ".join(f"`{name}`" for name in sorted(found))
-    words = f"All seeds of a row have the same fixed draw ({listed}): ± does not cover other draws."
-    return [words] if found else []
 
 
 def _corpus(runs: Sequence[Record]) -> list[str]:

@@ -81,7 +81,7 @@ def run_lines(run: Record) -> list[str]:
     if run.wall_seconds:
         rate = f", {rounded(run.steps_per_second)} steps/s" if run.steps_per_second else ""
         lines.append(f"trained in {progress.duration(run.wall_seconds)}{rate}")
-    return lines + ([f"overrides: {' '.join(run.overrides)}"] if run.overrides else [])
+    return lines
 
 
 def print_run(run: Record) -> None:
