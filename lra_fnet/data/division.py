@@ -52,7 +52,8 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
         given: the labels in the order that the user wants; empty for the sorted ones.
 
     Raises:
-        UserError: there are fewer than two or too many, or one that the user does not give.
+        UserError: there are fewer than two or too many, one that the user does not give, or two
+            that differ in invisible characters only.
     """
     numbers = all(re.fullmatch(r"-?\d{1,18}", label) for label in found)
     labels = sorted(found, key=lambda label: (int(label) if numbers else 0, label))
@@ -60,8 +61,10 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
     shown = ", ".join(repr(label[:40]) for label in names[:10])
     if unknown := [label for label in labels if label not in names]:
         raise UserError(f"{source}: expected the labels {shown}, got {unknown[0][:40]!r}")
-    if odd := [label for label in labels if not label.isprintable()]:
-        raise UserError(f"{source}: expected labels of visible characters, got {odd[0]!r}")
+    visible = ["".join(filter(str.isprintable, label)) for label in labels]
+    if len({*visible}) < len(labels):
+        odd = next(label for label in labels if label not in visible)
+        raise UserError(f"{source}: {odd!r} and another label differ in invisible characters only")
     if not 2 <= len(labels) <= MOST_CLASSES:
         raise UserError(
             f"{source}: expected 2 to {MOST_CLASSES:,} labels, got {len(labels):,}: {shown}"

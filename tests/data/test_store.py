@@ -139,9 +139,6 @@ def test_two_processes_prepare_once(tmp_path):
     assert first == second == tasks.open(TOY, tmp_path / "data").fingerprint + "\n"
 
 
-# A task that has changed since
-
-
 # Damage
 
 

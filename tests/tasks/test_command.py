@@ -128,13 +128,3 @@ def test_lengths_are_those_that_presets_bind_with_a_set():
 def test_images_are_neither_cut_nor_padded(length, tmp_path):
     with pytest.raises(UserError, match=f"got {length}: set MAX_LEN=16"):
         tasks.prepare(Dots("small", length), tmp_path)
-
-
-@pytest.mark.parametrize("size", [15, 17, 48])
-def test_images_have_the_number_of_pixels_of_their_set(size, tmp_path):
-    class Large(Dots):
-        def raw(self, source, jobs):
-            return tasks.Raw({s: [(np.zeros(size, np.uint8), 0)] for s in tasks.SPLITS})
-
-    with pytest.raises(UserError, match=rf"uint8 \[16\].*got train, uint8 \({size},\)"):
-        tasks.prepare(Large("small", 16), tmp_path)

@@ -209,17 +209,6 @@ def test_missing_library_fails_with_one_line(tmp_path, monkeypatch):
         tasks.prepare(tasks.make("corpus", NAME), tmp_path / "data", tmp_path)
 
 
-def test_another_vocabulary_in_the_set_does_not_verify(prepared):
-    path = prepared.folder / corpus.VOCABULARY
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    try:
-        with pytest.raises(UserError, match=r"vocabulary\.model is not the file that was written"):
-            store.verify(prepared)
-    finally:
-        path.write_bytes(content)
-
-
 def test_rows_are_divided_between_any_two_of_their_sentences():
     """At each of three places about as often: within 4 standard deviations."""
     documents = np.random.default_rng(0).integers(5, 1000, (300, 4)).tolist()

@@ -87,15 +87,6 @@ def test_splits_are_named_by_folders_and_other_files_are_counted(tmp_path, pictu
     assert "2 files are left out" in capfd.readouterr().err
 
 
-def test_prepared_sets_in_the_source_are_no_classes(tmp_path, pictures):
-    source = tmp_path / "shapes"
-    shutil.copytree(pictures, source)
-    task = tasks.make("images", "gray_8")
-    for _ in range(2):
-        prepared = tasks.prepare(task, source / "data", source, force=True)
-        assert prepared.task.label_names == ("circle", "square")
-
-
 @pytest.mark.parametrize("name", ["gray", "gray_0", "../x_32"])
 def test_the_name_of_a_set_of_images_has_its_side(name):
     assert tasks.make("images", "pets_64").max_len == 4096

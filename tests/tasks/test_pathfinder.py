@@ -18,7 +18,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.tasks import pathfinder, pathfinder_images, pathfinder_paddles
 
 WINDOWS = {32: "hard_32", 64: "hard_64", 128: "hard_128", 256: "hard_256"}
-COUNTS = {"hard_32": 4000, "easy_32": 2000, "hard_64": 200, "hard_128": 300, "hard_256": 200}
+COUNTS = {"hard_32": 4000, "hard_64": 200, "hard_128": 300, "hard_256": 200}
 
 
 @functools.cache
@@ -262,7 +262,6 @@ def test_images_are_drawn_from_paddles_and_the_label_moves_one_disc_only(config)
 # their standard deviation.
 REFERENCE = {
     "hard_32": (2400, 20.13, 2.02, (0.340, 0.125, 0.085, 0.0166), 13.7, 3.3),
-    "easy_32": (300, 13.2, 1.84, (0.232, 0.078, 0.053, 0.0143), 7.5, 2.5),
     "hard_64": (25, 13.1, 1.12, (0.254, 0.088, 0.045, 0.0091), 17.3, 4.8),
     "hard_128": (150, 7.92, 0.29, (0.137, 0.041, 0.030, 0.0141), 57.5, 2.1),
     "hard_256": (30, 2.95, 0.06, (0.039, 0.0145, 0.0111, 0.0077), 55.7, 0.4),
@@ -435,12 +434,10 @@ def emptied(base):
     ("spoil", "fragment"),
     [
         (metadata("imgs/2 sample_1.png 1 2 1.0"), r"2.npy is damaged"),
-        (metadata("imgs/2 sample_1.png 1"), r"2.npy is damaged"),
         (metadata(""), "got 15 with 15"),
         (metadata("imgs/2 sample_0.png 0 0 1.0 14"), "got 16 with 15"),
         (emptied, "got 16 with 14"),
         (image(lambda p: Image.new("L", (32, 31)).save(p)), "sample_2.png: .* 32 x 32"),
-        (image(lambda p: p.write_bytes(b"GIF89a")), "sample_2.png: .* PNG or JPEG"),
         (image(lambda p: p.unlink()), "sample_2.png.*No such file"),
         (lambda base: base.rename(base.parent / "curv_baseline"), "got 0"),
         (lambda base: release(base / "again"), "got 2"),

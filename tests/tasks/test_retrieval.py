@@ -186,13 +186,6 @@ def test_a_mistake_in_pairs_fails_with_one_line(config, files, fragment, tmp_pat
     assert not list((tmp_path / "data").rglob("fingerprint.json"))
 
 
-def test_two_files_of_one_split_are_a_mistake(tmp_path):
-    twice = write(made(), tmp_path / "twice")
-    write(made(), twice / "z", name="other")
-    with pytest.raises(UserError, match=r"new_aan_pairs.eval.tsv and .*other.eval.tsv"):
-        tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path / "data", twice)
-
-
 # Whole preparations
 
 

@@ -6,7 +6,6 @@ import tarfile
 
 import numpy as np
 import pytest
-import serving
 
 from lra_fnet import tasks
 from lra_fnet.data import store
@@ -126,18 +125,6 @@ def test_lra_code_trains_on_all_reviews_and_validates_on_the_test_rows(tmp_path)
     assert stored(prepared, "validation_is_test") == stored(prepared, "test")
 
 
-def test_texts_are_stored_whole_and_cut_when_read(tmp_path):
-    files = made()
-    long = bytes(range(65, 91)) * 200  # 5,200 bytes
-    files["test/pos/0_7.txt"] = long
-    source = write(files, tmp_path / "raw")
-    task = tasks.make("text")
-    assert tasks.prepare(task, tmp_path / "data", source).splits["test"]["lengths"]["max"] == 5200
-    assert (long[:4000], 1) in stored(tasks.open(task, tmp_path / "data"), "test")
-    longer = tasks.make("text", max_len=6000)
-    assert (long, 1) in stored(tasks.open(longer, tmp_path / "data"), "test")
-
-
 # Equal texts
 
 
@@ -182,20 +169,6 @@ def test_a_mistake_in_reviews_fails_with_one_line(files, fragment, tmp_path):
 
 
 # Whole preparations
-
-
-def test_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
-    path = pack(made(), tmp_path / "aclImdb_v1.tar.gz")
-    assert text.REMOTE.name == path.name
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    with serving.serve(tmp_path) as url:
-        remote = [f"{url}{path.name}", path.stat().st_size, digest]
-        constants = {"REMOTE": remote, "REVIEWS": 6, "HELD_OUT": 2}
-        printed = serving.prepare_without_tensorflow(
-            "text", "text/full", tmp_path / "data", **constants
-        )
-    here = tasks.prepare(tasks.make("text"), tmp_path, write(made(), tmp_path / "raw"))
-    assert printed == here.fingerprint
 
 
 def test_token_ids_equal_lras_preprocessing(tmp_path):
