@@ -55,16 +55,6 @@ def test_training_step_changes_every_parameter():
     assert same == set()
 
 
-def test_repeated_steps_learn_the_batch():
-    side = peer.Side(a_cell("train", "eager", "transformer", "Encoder.dropout=0.0"))
-    losses = []
-    hook = side.model.register_forward_hook(lambda *args: losses.append(args[-1].loss.item()))
-    for _ in range(60):
-        side.round(0.0)
-    hook.remove()
-    assert losses[-1] < 0.95 * losses[0]
-
-
 def test_facts_and_rounds_are_those_of_a_result():
     side = peer.Side(a_cell("train", "eager", "fnet"))
     assert side.facts["state"] == "ok"
@@ -77,11 +67,3 @@ def test_facts_and_rounds_are_those_of_a_result():
 def test_mixing_times_both_passes_and_the_forward_pass_alone():
     timed = peer.Side(a_cell("mixing", "torch", "fnet", size="base")).round(0.01)
     assert 0 < timed["forward_seconds"] < timed["seconds"]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the compiler
-def test_rounds_of_the_compiled_model_exclude_its_compilation():
-    side = peer.Side(a_cell("train", "compiled", "fnet"))
-    assert side.facts["state"] == "ok"
-    assert side.facts["compile_seconds"] > 10 * side.round(0.0)["seconds"]

@@ -99,9 +99,7 @@ def test_all_tasks_are_those_of_the_arena_and_pretraining_has_its_own_command(go
         ([*TASK, "--name", "a/b"], "--name"),
         (["--name", "none"], "no sweep 'none' in runs/sweeps"),
         (["--name", "none", "--seeds", "2"], "--name none alone"),
-        (["--name", "none", "--data", "d"], "--name none alone"),
         (["--sweep", "none.gin"], "--sweep expects a gin file, or one of image_layers, lra_table"),
-        ([*PARITY, "--jobs", "0"], "--jobs: expects a whole number"),
         ([*PARITY[:-1], "fnett"], "unknown model 'fnett'"),
         ([*PARITY, "--grid", "Encoder.num_layer=[1,2]"], "Encoder.num_layer"),
         ([*PARITY, "--grid", "Encoder.num_heads=[2, 3]"], "num_heads"),
@@ -130,13 +128,6 @@ def test_mistake_fails_with_one_line_and_begins_nothing(go, options, words):
 def test_mistake_in_a_sweep_file_fails_with_one_line(go, text, words):
     Path("my.gin").write_text(text)
     assert words in go("--sweep", "my.gin").mistake
-
-
-def test_axes_of_the_command_line_are_python_values():
-    assert axes.axis("grid", 'C.d=["x", None]') == ("C.d", ["x", None])
-    assert axes.axis("range", "A.b=[1, 8]") == ("A.b", {"low": 1, "high": 8, "log": False})
-    assert axes.grid({"A.b": [1], "C.d": [(1, 2)]}) == [{"A.b": "1", "C.d": "(1, 2)"}]
-    assert axes.bindings({"A.b": "'x'", "C.d": 0.1}) == ("A.b='x'", "C.d=0.1")
 
 
 def test_command_line_adds_to_the_file_and_replaces_axes_of_the_same_name(tmp_path):

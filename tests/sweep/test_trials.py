@@ -295,19 +295,6 @@ def test_a_second_interrupt_ends_the_sweep_at_once_and_no_trial_goes_on(outside,
     wait_for(lambda: starts(what="saved") == starts(), 30)
 
 
-def test_interrupted_retry_goes_on_without_the_option(go, start):
-    """One of its trials has not begun."""
-    assert go(*TWO, "--set", "Fake.hold=1", "--set", "Fake.fail='once'")[0] == 1
-    process = start("--name", "mine", "--retry")
-    begun()
-    process.send_signal(signal.SIGINT)
-    assert "lra-fnet sweep --name mine\n" in process.communicate(timeout=300)[1]
-    assert states() == ["waiting"] * 2
-    let_go()
-    assert go("--name", "mine")[0] == 0
-    assert states() == ["complete"] * 2
-
-
 @pytest.mark.parametrize("with_its_trial", [False, True])
 def test_trial_of_a_killed_sweep_goes_on_or_starts_again(go, start, with_its_trial):
     process = start(*FOUR)
