@@ -19,7 +19,7 @@ from lra_fnet.data.store import SPLITS
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
 
-MOST_CLASSES = 1000
+_MOST_CLASSES = 1000
 NAMES: Mapping[str, str] = MappingProxyType(
     {
         **{name: name for name in SPLITS},
@@ -65,9 +65,9 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
     if len({*visible}) < len(labels):
         odd = next(label for label in labels if label not in visible)
         raise UserError(f"{source}: {odd!r} and another label differ in invisible characters only")
-    if not 2 <= len(labels) <= MOST_CLASSES:
+    if not 2 <= len(labels) <= _MOST_CLASSES:
         raise UserError(
-            f"{source}: expected 2 to {MOST_CLASSES:,} labels, got {len(labels):,}: {shown}"
+            f"{source}: expected 2 to {_MOST_CLASSES:,} labels, got {len(labels):,}: {shown}"
         )
     say(f"{source}: {len(names):,} classes: {shown}{' ...' if len(names) > 10 else ''}")
     return names

@@ -375,12 +375,12 @@ def files(source: Path) -> Iterator[File]:
             pass
 
 
-def files_or_single(source: Path) -> Iterator[File]:
-    """Yields the files of a folder or an archive, or the one file that is neither."""
+def files_or_single(source: Path, endings: tuple[str, ...]) -> Iterator[File]:
+    """Yields the files of a folder or an archive by their `ending`, or one file that is neither."""
     with readable(source):
         alone = source.is_file() and not tarfile.is_tarfile(source)
     if not alone:
-        yield from files(source)
+        yield from (file for file in files(source) if ending(file.path) in endings)
         return
     with readable(source), source.open("rb") as stream:
         yield File(source, PurePosixPath(source.name), stream, alone=True)

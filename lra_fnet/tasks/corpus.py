@@ -228,11 +228,8 @@ def read_documents(source: Path) -> Iterator[Document]:
         UserError: there is no text; a text is not UTF-8, or a line no such object.
     """
     count = 0
-    for file in sources.files_or_single(source):
-        kind = sources.ending(file.path)
-        if kind not in _TEXTS + _TABLES and not file.alone:
-            continue
-        for text in _texts(file.unpacked(), table=kind in _TABLES):
+    for file in sources.files_or_single(source, _TEXTS + _TABLES):
+        for text in _texts(file.unpacked(), table=sources.ending(file.path) in _TABLES):
             if lines := sentences(text):
                 count += 1
                 yield hashlib.sha256(text.encode()).digest(), lines

@@ -122,11 +122,10 @@ def read(source: Path, *, labelled: bool = True) -> Iterator[TableRow]:
             names the file and the line.
     """
     empty = True
-    for file in sources.files_or_single(source):
-        if file.alone or sources.ending(file.path) in ENDINGS:
-            for row in _table(file, labelled=labelled):
-                empty = False
-                yield row
+    for file in sources.files_or_single(source, ENDINGS):
+        for row in _table(file, labelled=labelled):
+            empty = False
+            yield row
     if empty:
         raise UserError(f"{source}: expected a table with {FORM}, and rows below it, found none")
 

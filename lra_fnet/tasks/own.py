@@ -79,8 +79,6 @@ class OwnTask(Task):
             labels.add(row.label)
             splits.add(row.split)
             count += 1
-            if len(labels) > division.MOST_CLASSES:  # a column of texts is named label
-                break
         names = division.classes(source, labels, self.labels)
         parts = division.Division(source, names, splits)
         details["labels"] = list(names)
