@@ -21,7 +21,7 @@ from lra_fnet.config.differences import SPEED_ONLY, Difference, differing, is_se
 from lra_fnet.config.gin_files import (
     GIN_DIR,
     YOURS,
-    Text,
+    GinText,
     about,
     changes,
     known,

@@ -21,7 +21,7 @@ _SCOPE = re.compile(r"((?:\w+/)+)\w")
 YOURS = "yours needs its gin file: --gin-dir FOLDER"
 
 
-class Text(NamedTuple):
+class GinText(NamedTuple):
     """Gin text, and the name of its file in messages."""
 
     where: str
@@ -96,7 +96,7 @@ def sweep(name: str, dirs: Sequence[Path] = ()) -> Path:
 
 def texts(
     task: str, model: str, preset: str, dirs: Sequence[Path] = (), *, denoise: bool = False
-) -> list[Text]:
+) -> list[GinText]:
     """Returns the gin texts of one run in load order; the last one that binds a name wins.
 
     A binding in a scope of names of tasks and models, or `pretrain`, is for that task, model or
@@ -127,7 +127,7 @@ def texts(
     run = {task, model, *(["pretrain"] if denoise else [])}
     pairs = [_split(disk.read_text(path), run, scopes) for path in paths]
     where = [str(path).replace(f"{GIN_DIR}/", "gin/") for path in paths]
-    return [Text(w, pair[i]) for i in (0, 1) for w, pair in zip(where, pairs, strict=True)]
+    return [GinText(w, pair[i]) for i in (0, 1) for w, pair in zip(where, pairs, strict=True)]
 
 
 def changes(task: str, model: str, preset: str, dirs: Sequence[Path]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import gin
 
 from lra_fnet.config.bindings import normalise, short, values
-from lra_fnet.config.gin_files import Text
+from lra_fnet.config.gin_files import GinText
 from lra_fnet.config.parsing import bound_in, bound_names
 
 
@@ -27,7 +27,7 @@ def unread_bindings(overrides: Sequence[str] = ()) -> list[str]:
     return sorted(name for name in bound_names() - read if "." in name or name in overridden)
 
 
-def settings(texts: Sequence[Text], bindings: Sequence[str] = ()) -> list[list[str]]:
+def settings(texts: Sequence[GinText], bindings: Sequence[str] = ()) -> list[list[str]]:
     """Returns every setting that was read, its value as gin text, and the place that binds it.
 
     Call it after everything was built. Where the run's length or the rows make steps of what is
@@ -38,7 +38,7 @@ def settings(texts: Sequence[Text], bindings: Sequence[str] = ()) -> list[list[s
       bindings: the same.
     """
     bound: dict[str, tuple[object, str]] = {}
-    for where, text in (*texts, Text("--set", "\n".join(map(normalise, bindings)))):
+    for where, text in (*texts, GinText("--set", "\n".join(map(normalise, bindings)))):
         for name, (value, line) in bound_in(text).items():
             bound[name] = value, where if where == "--set" else f"{where}:{line}"
     found = []

@@ -9,7 +9,7 @@ import gin
 
 from lra_fnet.config import schedule
 from lra_fnet.config.bindings import normalise
-from lra_fnet.config.gin_files import Text
+from lra_fnet.config.gin_files import GinText
 from lra_fnet.config.parsing import bound_in, bound_names, parse
 from lra_fnet.config.user_code import import_modules
 from lra_fnet.errors import UserError, unknown
@@ -25,7 +25,7 @@ def alone() -> Iterator[None]:
 
 
 def load(
-    texts: Sequence[Text],
+    texts: Sequence[GinText],
     bindings: Sequence[str] = (),
     imports: Sequence[str] = (),
     rows: Callable[[], int] = lambda: 0,
@@ -47,7 +47,7 @@ def load(
     """
     gin.clear_config()
     import_modules(imports)
-    overrides = [Text(f"--set {text!r}", normalise(text)) for text in bindings]
+    overrides = [GinText(f"--set {text!r}", normalise(text)) for text in bindings]
     declared: set[str] = set()
     for where, text in (*texts, *overrides):
         parse(text, where)

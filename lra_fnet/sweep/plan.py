@@ -131,7 +131,7 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
         see Sweep.checked.
     """
     if file is not None:
-        config.load([config.Text(str(file), disk.read_text(file))])
+        config.load([config.GinText(str(file), disk.read_text(file))])
     sweep = Sweep()
     if unread := config.unread_bindings():
         raise UserError(f"{file}: a sweep does not read {', '.join(unread)}")
