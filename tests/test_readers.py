@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paths import ROOT
 
-from lra_fnet import config
+from lra_fnet import config, tasks
 from lra_fnet.data import pixels
 from lra_fnet.errors import UserError
 from lra_fnet.run import folder as folders
 from lra_fnet.run import result
-from lra_fnet.tasks import csv_table, image, listops, retrieval
+from lra_fnet.tasks import csv_table, image, listops
 from lra_fnet.training import checkpoint
 
 RUN = ROOT / "results/cpu/listops/fnet/seed0"
@@ -75,7 +75,7 @@ def read_batches(path):
 def read_pairs(path):
     for split in ("eval", "test"):
         path.with_name(f"x.{split}.tsv").write_bytes(PAIRS)
-    return list(retrieval.read_pairs(path.parent, "pairs"))
+    return list(tasks.make("retrieval", "pairs").raw(path.parent, 1).stream)
 
 
 @in_file("checkpoints/last.safetensors")
