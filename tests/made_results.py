@@ -8,7 +8,7 @@ import numpy as np
 from lra_fnet import counts
 from lra_fnet.benchmark.files import Result
 from lra_fnet.machine import typed_json
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 
 
 def a_result(**changes):
@@ -101,14 +101,14 @@ def put(root, result):
 
 
 def records(*results):
-    """Parses results, as `record.collect` does for those in folders."""
-    return [dataclasses.replace(record.parse(r), folder=f"runs/{folder_of(r)}") for r in results]
+    """Parses results, as `results.collect` does for those in folders."""
+    return [dataclasses.replace(results.parse(r), folder=f"runs/{folder_of(r)}") for r in results]
 
 
 def folder_of(result):
     """Returns a result's run folder below its root."""
     denoise = result.get("denoise", False)
-    name = record.folder_name(result["model"], result["variant"], denoise=denoise)
+    name = results.folder_name(result["model"], result["variant"], denoise=denoise)
     return f"{result['preset']}/{result['task']}/{name}/seed{result['seed']}"
 
 

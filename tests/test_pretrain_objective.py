@@ -15,7 +15,7 @@ from tiny import TINY
 from lra_fnet import experiment
 from lra_fnet.models.encoder import deviation
 from lra_fnet.models.heads import encode
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 from lra_fnet.tasks import Arrays
 from lra_fnet.tasks.corpus import CLS, MASK, SEP
 from lra_fnet.training import pipeline, score, step
@@ -162,7 +162,7 @@ def test_the_command_records_both_metrics(command, tmp_path, monkeypatch):
     folder = Path("runs/cpu-pretrain/corpus/fnet@denoise+n/seed0")
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     last = [line for line in lines if line["kind"] == "validation"][-1]
-    counts = record.read(folder).score("validation", "last")
+    counts = results.read(folder).score("validation", "last")
     assert last["accuracy"] == counts.correct / counts.count
     assert last["order_accuracy"] == counts.order_correct / counts.rows
     assert last["order_loss"] == counts.order_loss / counts.rows

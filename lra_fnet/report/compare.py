@@ -15,8 +15,7 @@ from lra_fnet.machine.terminal import Fitted
 from lra_fnet.report.accuracy import notes
 from lra_fnet.report.render.grid import Grid, rounded
 from lra_fnet.report.render.text import fitted
-from lra_fnet.run import result as record
-from lra_fnet.run.result import Record, Split
+from lra_fnet.run.result import Record, Split, collect, read
 from lra_fnet.significance import Comparison, p_text
 
 
@@ -25,14 +24,14 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
 
     Args:
       text: a run folder, or preset/task/model[+variant].
-      roots: where to look for runs of a model, see `record.collect`.
+      roots: where to look for runs of a model, see `collect`.
 
     Raises:
       UserError: there is neither, or the folder's result is damaged.
     """
-    if run := record.read(Path(text), moved=True):
+    if run := read(Path(text), moved=True):
         return [run]
-    collected, problems = record.collect(roots)
+    collected, problems = collect(roots)
     for problem in problems:
         progress.say(f"left out: {problem}")
     runs = sorted((run for run in collected if run.label == text), key=lambda run: run.seed)

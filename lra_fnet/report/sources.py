@@ -13,9 +13,8 @@ from lra_fnet.benchmark import files
 from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, typed_json
-from lra_fnet.run import folder as run_files
-from lra_fnet.run import result as record
-from lra_fnet.run.result import TEST_LOG
+from lra_fnet.run.folder import curve, read_span
+from lra_fnet.run.result import TEST_LOG, Record, collect
 from lra_fnet.sweep.files import About, Choice, Entry
 
 T = TypeVar("T")
@@ -56,23 +55,23 @@ class Sources:
 
     def __init__(self, roots: Sequence[str | Path]):
         """Reads everything under the roots."""
-        self.runs, self.problems = record.collect(roots)
+        self.runs, self.problems = collect(roots)
         folders = {run.folder: run.path for run in self.runs}
 
         def each(read: Callable[[Path], T | None]) -> dict[str, T]:
             values = {folder: self._try(read, path) for folder, path in folders.items()}
             return {folder: value for folder, value in values.items() if value is not None}
 
-        curves = each(run_files.curve)
+        curves = each(curve)
         self.curves = {folder: curve for folder, curve in curves.items() if curve.step}
-        self.spans = each(run_files.read_span)
+        self.spans = each(read_span)
         self.readings = self._readings(roots)
         theirs: dict[str, list[Path]] = {}
         for folder in (f for root in roots for f in sorted(Path(root).glob("submitted/*/"))):
             theirs.setdefault(folder.name, []).append(folder)
-        self.submitted: dict[str, list[record.Record]] = {}
+        self.submitted: dict[str, list[Record]] = {}
         for who, copies in theirs.items():
-            self.submitted[who], problems = record.collect(copies)
+            self.submitted[who], problems = collect(copies)
             self.problems += problems
         self.sweeps: list[SweepFiles] = []
         self.benchmarks: list[Benchmark] = []

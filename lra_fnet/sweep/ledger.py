@@ -21,9 +21,9 @@ from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, typed_json
-from lra_fnet.run import folder as run_files
+from lra_fnet.run import folder as folders
 from lra_fnet.run import job as jobs
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 from lra_fnet.run.job import Job
 from lra_fnet.sweep import axes, files
 from lra_fnet.sweep import plan as plans
@@ -40,19 +40,19 @@ class Trial(Entry):
     built: Experiment | None  # None if the point cannot be built
     curve: dict[int, float] = dataclasses.field(default_factory=dict)  # validation by step
 
-    def record(self) -> record.Record | None:
+    def record(self) -> results.Record | None:
         """Returns the result, if there is one of this configuration, data and code.
 
         Any other file there counts as none: the command of the trial says what is wrong with it.
         """
         job, built = self.job, self.built
         with contextlib.suppress(UserError):
-            result = record.read(job.folder)
+            result = results.read(job.folder)
             if result is None or (job.test and not result.tested):
                 return None
             data = store.read_fingerprint(built.task.folder(job.data)) if built else None
             rows = data["fingerprint"] if data else None
-            if built and record.differences(result, built.config, rows, job.imports):
+            if built and results.differences(result, built.config, rows, job.imports):
                 return None
             return result
         return None
@@ -60,7 +60,7 @@ class Trial(Entry):
     def look(self) -> None:
         """Updates step and validation from metrics.jsonl."""
         with contextlib.suppress(UserError):
-            curve = run_files.curve(self.job.folder)
+            curve = folders.curve(self.job.folder)
             accuracies = [(step, accuracy / 100) for step, accuracy in curve.validation]
             self.step = curve.step
             self.curve = dict(curve.validation_loss if self.job.denoise else accuracies)

@@ -13,7 +13,7 @@ from lra_fnet import tasks
 from lra_fnet.baselines import shallow
 from lra_fnet.baselines.shallow import Counts
 from lra_fnet.data import store
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 from lra_fnet.tasks import Arrays, Prepared, pathfinder
 from tools import expected
 
@@ -279,7 +279,7 @@ def test_expected_json_lists_the_baselines_of_its_rows(task, config, length):
 
 def test_every_committed_result_has_a_baseline_above_its_floor():
     folders = [path.parent for path in (ROOT / "results").glob("*/*/*/seed*/result.json")]
-    runs = [run for run in map(record.read, folders) if not run.denoise]
+    runs = [run for run in map(results.read, folders) if not run.denoise]
     assert runs
     for run in runs:
         assert run.baseline.test.accuracy > run.floor.accuracy

@@ -12,7 +12,7 @@ from paths import OUTSIDE
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import model as trained
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 from lra_fnet.run import verify
 from lra_fnet.training import replay
 
@@ -48,7 +48,7 @@ def edit_score(split="test", kind="best", **changes):
     def edit(folder):
         value = disk.read_json(folder / "result.json")
         value[split][kind] |= changes
-        (folder / "result.json").write_text(json.dumps(record.seal(value)))
+        (folder / "result.json").write_text(json.dumps(results.seal(value)))
 
     return edit
 
@@ -85,7 +85,7 @@ def choose_another_best(folder):
     best |= {"step": worst["step"], "correct": correct, "correct_bits": None}
     best["loss"] = worst["loss"] * best["count"]
     value["test"]["best"]["step"] = worst["step"]
-    (folder / "result.json").write_text(json.dumps(record.seal(value)))
+    (folder / "result.json").write_text(json.dumps(results.seal(value)))
 
 
 def changed(**fields):

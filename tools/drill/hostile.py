@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 from tools.drill.stage import Stage, Verdict
 
 _EVIL = "import pathlib\npathlib.Path('marker').touch()\n"
@@ -132,7 +132,7 @@ def _edit(name: str, **fields) -> Change:
             added["config"] = added["config"] + inner["config"]
         inner.update(added)
         if "sha256" in inner:
-            inner.update(record.seal(inner))
+            inner.update(results.seal(inner))
         file.write_text(json.dumps(content))
 
     return change

@@ -30,7 +30,7 @@ import jax
 from lra_fnet import cli
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, signals
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -267,7 +267,7 @@ class Stage:
           names: the facts about a run that are wanted; files of others are not read.
         """
         if command in ("train", "untested", "evaluate"):
-            result = record.read(self.run_folder)
+            result = results.read(self.run_folder)
             assert result is not None, "there is no result.json"
             facts = {
                 "result": lambda: {name: result.raw[name] for name in _NUMBERS},
