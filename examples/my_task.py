@@ -36,7 +36,6 @@ class MyTask(Task):
     num_classes = len(label_names)
     vocab_size = 1 + len(LETTERS)
     configs = MappingProxyType({"full": 512})  # letters that are kept of a sequence
-    one_line = True  # a file for `lra-fnet predict` has one sequence on each line
 
     def raw(self, source, jobs):
         """Returns the rows of the file, one by one."""

@@ -495,17 +495,16 @@ def _predict(args) -> None:
 
     Prints one JSON object per line, in the order of the inputs.
 
-      text               a FILE holds one text; standard input holds one text per line
+      text               one text per line
       listops            one expression per line: [MAX 2 9 [MIN 4 7 ] 0 ]
-      retrieval          two FILEs form a pair; standard input holds JSON lines
-      image              a PNG or JPEG; other sizes are resized to 32 x 32
-      pathfinder, pathx  a PNG or JPEG of the data set's size
+      retrieval          one JSON object per line: {"text1": "...", "text2": "..."}
+      image              FILEs in PNG or JPEG; other sizes are resized to 32 x 32
+      pathfinder, pathx  FILEs in PNG or JPEG of the data set's size
       csv                as text, or as retrieval for two texts; a FILE *.csv or *.tsv is a table
                          with the columns text, or text1 and text2
-      images             a PNG or JPEG; other sizes are resized
+      images             FILEs in PNG or JPEG; other sizes are resized
 
-    Texts that contain line breaks can be given as JSON lines, {"text": "..."} or, for retrieval,
-    {"text1": "...", "text2": "..."}: in a FILE named *.jsonl, or as lines that begin with {".
+    A text that contains line breaks is given as a JSON object on one line: {"text": "..."}.
 
     Each output line has label, class, probability (of that class), probabilities (of all classes),
     truncated (whether the input was longer than the run's length and was cut) and input (file and
@@ -513,7 +512,7 @@ def _predict(args) -> None:
     after the answers to the inputs before it.
 
     Example:
-      lra-fnet predict --run runs/cpu/text/fnet/seed0 review.txt
+      lra-fnet predict --run runs/cpu/text/fnet/seed0 reviews.txt
     """
     from lra_fnet.run import model
 

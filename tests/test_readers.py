@@ -15,6 +15,7 @@ from lra_fnet import config, tasks
 from lra_fnet.data import pixels
 from lra_fnet.errors import UserError
 from lra_fnet.run import folder as folders
+from lra_fnet.run import job as jobs
 from lra_fnet.run import result
 from lra_fnet.tasks import csv_table, image, listops
 from lra_fnet.training import checkpoint
@@ -104,7 +105,7 @@ READERS = {
         (),
     ),
     "begun": (
-        in_file("run.json")(lambda path: folders.read_begun(path.parent)),
+        in_file("run.json")(lambda path: jobs.read(path.parent)),
         damaged_json(b'{"settings": {}, "resolved": {}, "sha256": ""}'),
         (),
     ),

@@ -21,7 +21,6 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models.kernels import fastest
-from lra_fnet.run import folder as folders
 from lra_fnet.run import job as jobs
 from lra_fnet.run import model, provenance
 from lra_fnet.run import result as results
@@ -119,7 +118,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
     kind = shallow.kind(denoise=identity.get("denoise", False))
     rule = next((one for one in shallow.read(data) if one.of == kind), None)
     return {
-        "schema": results.SCHEMA,
+        "schema": 1,
         "state": state,
         **identity,
         "floor": dataclasses.asdict(data.floor),
@@ -191,7 +190,7 @@ def _log(folder: Path, **facts: Any) -> None:
     """Adds a line to the log of the folder of all runs, or of a run folder that was moved."""
     if not hosts.first():
         return
-    begun = folders.read_begun(folder)
+    begun = jobs.read(folder)
     folder, inside = results.place(folder, results.folder_parts(begun) if begun else ())
     root = folder.parents[3] if inside else folder
     line = {

@@ -16,11 +16,9 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, terminal
 from lra_fnet.models.kernels import fastest
 from lra_fnet.run import evaluate, pretrained, provenance
-from lra_fnet.run import folder as folders
 from lra_fnet.run import job as jobs
 from lra_fnet.run import result as results
-from lra_fnet.run.folder import Begun
-from lra_fnet.run.job import Job
+from lra_fnet.run.job import Begun, Job
 from lra_fnet.run.pretrained import Start
 from lra_fnet.run.result import Process, Record
 from lra_fnet.tasks import Prepared, sets
@@ -122,37 +120,40 @@ def _held(asked: Asked) -> Record | None:
     """Returns the record if the folder holds the complete run; moves the folder aside if forced.
 
     Raises:
-      UserError: the folder holds another run, or a part of one without its run.json.
+      UserError: the folder holds another run, or a part of one that cannot go on.
     """
     job, folder = asked.job, asked.job.folder
     if job.force and any(path.name != ".lock" for path in folder.iterdir()):
         progress.say(f"--force: the old run is now {jobs.move_aside(folder)}")
         return None
-    begun, complete = folders.read_begun(folder), _complete(folder)
-    started = complete or checkpoint.exists(folder)  # else there is nothing to lose
-    if started and (held := begun or complete):
+    begun, complete, saved = jobs.read(folder), _complete(folder), checkpoint.exists(folder)
+    if not (complete or saved):  # there is nothing to lose
+        return None
+    if held := begun or complete:
         _check_same(asked, held)
     if complete and (complete.score("test") or not job.test):
         progress.say("complete already; --force (make: FORCE=1) trains it again")
         return complete
-    if started and begun is None:
-        raise UserError(f"{folder} has no run.json: {folders.RESTORE}")
+    if begun is None:
+        raise UserError(f"{folder} has no run.json: {jobs.RESTORE}")
+    if not saved:
+        raise UserError(
+            f"{folder} holds a complete run without checkpoints, which cannot be scored on test: "
+            "--no-test shows it, --force moves it aside and trains it again"
+        )
     return None
 
 
 def _check_same(asked: Asked, held: Begun | Record) -> None:
-    """Checks that a run has the names, configuration, data and encoder that are asked for.
+    """Raises a UserError unless a run has the names, settings, data and encoder of this one.
 
     Args:
       asked: the requested run.
       held: the run.json of its folder or, if that was lost, the result.
-
-    Raises:
-      UserError: they differ.
     """
     now = asked.experiment.config, asked.data.fingerprint, asked.imports
     differences = results.differences(held, *now)
-    encoder = held.init if isinstance(held, Record) else held.origin
+    encoder = held.origin if isinstance(held, Begun) else held.init
     for name, old, new in (
         ("run", "/".join(results.folder_parts(held)), "/".join(results.folder_parts(asked.job))),
         ("encoder of --init", encoder and encoder.sha256, asked.start and asked.start.facts.sha256),
@@ -173,11 +174,10 @@ def _begin(asked: Asked) -> Begun | None:
     That counts if there is a checkpoint: a run that starts again makes its decisions anew.
 
     Raises:
-      UserError: an older run.json is damaged, or the disk refuses; a mixer of the user declares
-        uses_mask, but sees padding.
+      UserError: the disk refuses; a mixer of the user declares uses_mask, but sees padding.
     """
     folder = asked.job.folder
-    before = folders.read_begun(folder) if checkpoint.exists(folder) else None
+    before = jobs.read(folder) if checkpoint.exists(folder) else None
     if before is None:
         for cls, mixer in {type(one): one for one in asked.experiment.model.encoder.mixers}.items():
             if not cls.__module__.startswith("lra_fnet."):
@@ -197,12 +197,7 @@ def _complete(folder: Path) -> Record | None:
 
 
 def _write(asked: Asked, resolved: dict[str, Any], processes: Sequence[Process]) -> None:
-    """Writes run.json.
-
-    Args:
-      asked: the run.
-      resolved: the decisions that were made for it, see `fastest.decisions`.
-      processes: those that have trained it.
+    """Writes run.json with the decisions made for the run and the processes that have trained it.
 
     Raises:
       UserError: the disk refuses.
@@ -214,7 +209,8 @@ def _write(asked: Asked, resolved: dict[str, Any], processes: Sequence[Process])
         "processes": [dataclasses.asdict(one) for one in processes],
         "origin": asked.start and dataclasses.asdict(asked.start.facts),
     }
-    folders.write_begun(asked.job.folder, asked.job.to_json() | facts)
+    sealed = results.seal(asked.job.to_json() | facts)
+    disk.write_json(asked.job.folder / "run.json", sealed)
 
 
 def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
@@ -253,24 +249,15 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
         progress.say(f"saved; to resume{where}: {terminal.command(job.command())}")
         raise
     except (RunFailed, jax.errors.JaxRuntimeError) as error:
-        failure = _failure(error)
+        if problem := out_of_memory(error):
+            cure = "set a smaller Run.microbatch or Encoder.remat=True, or choose a blockwise mixer"
+            error = RunFailed(f"{problem}: {cure}", "OOM")
+        if not isinstance(error, RunFailed):
+            raise
         if not (hosts.first() and _complete(job.folder)):  # else it failed as it was scored
-            facts = evaluate.facts(failure.state, asked.identity, experiment, data)
-            _record(job.folder, facts | {"step": failure.step, "closed": not job.test})
-        raise failure from None
-
-
-def _failure(error: Exception) -> RunFailed:
-    """Returns the failure that an error of the training means; raises other errors again."""
-    if isinstance(error, RunFailed):
-        return error
-    if not (problem := out_of_memory(error)):
-        raise error
-    return RunFailed(
-        f"{problem}: set a smaller Run.microbatch or Encoder.remat=True, or choose a "
-        "blockwise mixer",
-        "OOM",
-    )
+            facts = evaluate.facts(error.state, asked.identity, experiment, data)
+            _record(job.folder, facts | {"step": error.step, "closed": not job.test})
+        raise error from None
 
 
 def _record(folder: Path, result: dict[str, Any]) -> Record:

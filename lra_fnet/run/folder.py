@@ -1,4 +1,4 @@
-"""The files of a run folder besides result.json and the checkpoints. Imports no JAX."""
+"""What a report reads of a run folder besides result.json: the curve, the attention span."""
 
 import dataclasses
 import math
@@ -9,80 +9,9 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, typed_json
-from lra_fnet.machine.typed_json import T
-from lra_fnet.run.result import Init, Process, seal
 
-RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
 SPAN, METRICS = "attention_span.json", "metrics.jsonl"
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Begun:
-    """What run.json says of a run: its names, and what it began with. Older files say less."""
-
-    task: str
-    model: str
-    preset: str = ""
-    seed: int = 0
-    overrides: tuple[str, ...] = ()
-    variant: str | None = None
-    denoise: bool = False
-    imports: tuple[str, ...] = ()
-    gin_dirs: tuple[str, ...] = ()
-    code: dict[str, str] = dataclasses.field(default_factory=dict)  # see `config.code_of`
-    init: str | None = None  # folder of the pre-trained run
-    origin: Init | None = None  # what that run was
-    config: str | None = None  # the operative gin text
-    data_sha256: str | None = None
-    # What was chosen by measurement or by the machine: `fastest.decisions`.
-    resolved: dict[str, Any] = dataclasses.field(default_factory=dict)
-    # The code and the machine of each process that trained it, if they changed.
-    processes: tuple[Process, ...] = ()
-
-
-def write_begun(folder: Path, begun: dict[str, Any]) -> None:
-    """Writes the object of a run.json, sealed.
-
-    Raises:
-      UserError: the disk refuses.
-    """
-    disk.write_json(folder / "run.json", seal(begun))
-
-
-def read_begun(folder: Path) -> Begun | None:
-    """Returns what the run.json of a folder says, or None if there is none.
-
-    Raises:
-      UserError: the file is damaged.
-    """
-    value = read_run_json(folder)
-    return None if value is None else build(folder, Begun, value)
-
-
-def read_run_json(folder: Path) -> dict[str, Any] | None:
-    """Returns the object of a run.json, or None if the folder has none.
-
-    Raises:
-      UserError: the file is no JSON object, or not as it was written.
-    """
-    file = folder / "run.json"
-    value = disk.read_json(file, cure=RESTORE)
-    if value and "sha256" in value and value != seal(value):  # older ones have none
-        raise UserError(f"{file} was changed after the run began (its sha256 differs); {RESTORE}")
-    return value
-
-
-def build(folder: Path, cls: type[T], value: dict[str, Any], **given: Any) -> T:
-    """Returns the object of a run.json as a dataclass; `given` are fields that are not in it.
-
-    Raises:
-      UserError: a field is missing or has another type.
-    """
-    try:
-        return typed_json.build(cls, value, **given)
-    except ValueError as error:
-        raise UserError(f"{folder / 'run.json'}: {error}; {RESTORE}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,41 +34,37 @@ def curve(folder: Path) -> Curve:
     Raises:
       UserError: the file is damaged.
     """
-    lines = _lines(folder)
-    scores = [line for line in lines if line["kind"] == "validation"]
-    losses = [(line["step"], _loss(line)) for line in scores]
+    scores = read_metrics(folder, "validation", "accuracy")
+    # With that of sentence order.
+    losses = {n: s.get("loss", math.nan) + s.get("order_loss", 0.0) for n, s in scores.items()}
     return Curve(
-        [(line["step"], line["loss"]) for line in lines if line["kind"] == "train"],
-        [(line["step"], 100 * line["accuracy"]) for line in scores],
-        [(step, loss) for step, loss in losses if math.isfinite(loss)],
+        [(step, line["loss"]) for step, line in read_metrics(folder, "train", "loss").items()],
+        [(step, 100 * line["accuracy"]) for step, line in scores.items()],
+        [(step, loss) for step, loss in losses.items() if math.isfinite(loss)],
     )
 
 
-def evaluations(folder: Path) -> dict[int, dict[str, Any]]:
-    """Returns the lines of the validation scores in metrics.jsonl, by step; {} without the file.
+def read_metrics(folder: Path, kind: str, needed: str) -> dict[int, dict[str, Any]]:
+    """Returns the lines of a kind in metrics.jsonl, by step; {} without the file.
+
+    Args:
+      folder: the run folder.
+      kind: "train" or "validation".
+      needed: the field that each of these lines must have, a finite number.
 
     Raises:
       UserError: the file is damaged.
     """
-    return {line["step"]: line for line in _lines(folder) if line["kind"] == "validation"}
-
-
-def _lines(folder: Path) -> list[dict[str, Any]]:
-    """Returns the lines of metrics.jsonl; [] without the file."""
-    file = folder / METRICS
-    lines = disk.read_lines(file)
-    for line in lines:
-        needed = {"train": "loss", "validation": "accuracy"}.get(str(line.get("kind")), "kind")
-        value = line.get(needed)
-        fits = needed == "kind" or (isinstance(value, int | float) and abs(value) < _FLOAT32_MAX)
-        if not fits or value is None or type(line.get("step")) is not int:
-            raise UserError(f"{file}: a line lacks a step or its {needed}; move it away")
-    return lines
-
-
-def _loss(line: dict[str, Any]) -> float:
-    """Returns the loss of an evaluation, with that of sentence order."""
-    return line.get("loss", math.nan) + line.get("order_loss", 0.0)
+    file, found = folder / METRICS, {}
+    for line in disk.read_lines(file):
+        if line.get("kind") != kind:
+            continue
+        value, step = line.get(needed), line.get("step")
+        finite = isinstance(value, int | float) and abs(value) < _FLOAT32_MAX
+        if not finite or type(step) is not int:
+            raise UserError(f"{file}: a line lacks its step or {needed}; move it away")
+        found[step] = line
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

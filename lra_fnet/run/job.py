@@ -15,17 +15,16 @@ from typing import Any
 from lra_fnet import config, experiment
 from lra_fnet.data import sources
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, terminal
+from lra_fnet.machine import disk, terminal, typed_json
 from lra_fnet.models.encoder import parameter_count
-from lra_fnet.run import folder as folders
 from lra_fnet.run import result as results
-from lra_fnet.run.result import NAME, Record
+from lra_fnet.run.result import NAME, Init, Process, Record
 
 _NOTES = (
     "default: bound by no file, of the class or derived from the rows. A number after the place is "
     "bound there: durations, and warm-up and decay, follow Run.num_steps."
 )
-PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
+RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Job:
         if self.pretrained is None:
             return own
         theirs = self.pretrained.variant if self.pretrained.variant != own else None
-        return "-".join(filter(None, (PRETRAINED, theirs, own)))
+        return "-".join(filter(None, ("pretrained", theirs, own)))
 
     @functools.cached_property
     def pretrained(self) -> Record | None:
@@ -109,12 +108,11 @@ class Job:
         Raises:
           UserError: see `experiment.load` and `pretrained`; a name that no folder may have.
         """
-        for what in ("task", "model", "preset"):
-            name = getattr(self, what)
+        for name in (self.task, self.model, self.preset):
             if not (isinstance(name, str) and NAME.fullmatch(name)):
                 raise UserError(
-                    f"{what} expects a name of at most 255 letters, digits, '_', '.', '+' and '-', "
-                    f"got {name!r:.60}"
+                    "task, model and preset expect a name of letters, digits, '_', '.', '+' and "
+                    f"'-', got {name!r:.60}"
                 )
         # Both stages on one task share the steps of a preset.
         done = self.pretrained.steps if self.pretrained and self.pretrained.task == self.task else 0
@@ -173,10 +171,7 @@ class Job:
         return fields | ({"code": code} if code else {})
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what `read_job` reads from run.json; its paths are absolute.
-
-        Relative ones, of older versions, are those of the current folder.
-        """
+        """Returns what `read` reads from run.json; its paths are absolute."""
         names = ("imports", "gin_dirs", "test", "name")
         fields = self.identity() | {name: getattr(self, name) for name in names}
         fields |= {name: _absolute(getattr(self, name)) for name in ("data", "source", "init")}
@@ -189,31 +184,51 @@ def _absolute(value: Any) -> Any:
     return Path(os.path.abspath(value)) if is_path else value
 
 
-def read_job(folder: Path) -> Job | None:
-    """Returns the job that made a run folder, or None if the folder has no run.json.
+@dataclasses.dataclass(frozen=True)
+class Begun(Job):
+    """A run as its run.json describes it: its job, and what it began with."""
+
+    code: dict[str, str] = dataclasses.field(default_factory=dict)  # see `config.code_of`
+    origin: Init | None = None  # what the pre-trained run was
+    config: str = ""  # the operative gin text
+    data_sha256: str | None = None
+    # What was chosen by measurement or by the machine: `fastest.decisions`.
+    resolved: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # The code and the machine of each process that trained it, if they changed.
+    processes: tuple[Process, ...] = ()
+
+
+def read(folder: Path) -> Begun | None:
+    """Returns what the run.json of a run folder says, or None if there is none.
 
     Raises:
-      UserError: the file is damaged.
+      UserError: the file is damaged, or not as it was written.
     """
-    value = folders.read_run_json(folder)
+    file = folder / "run.json"
+    value = disk.read_json(file, cure=RESTORE)
     if value is None:
         return None
-    runs = Path(os.path.relpath(folder / "../../../.."))
-    job = folders.build(folder, Job, {"name": value.get("variant"), **value}, runs=runs)
-    if (
-        not job.data.expanduser().exists() and Job.data.exists()
-    ):  # runs and data were moved together
-        job = dataclasses.replace(job, data=Job.data)
-    return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
+    try:
+        if "sha256" in value and value != results.seal(value):  # older ones have none
+            raise ValueError("it was changed after the run began (its sha256 differs)")
+        runs = Path(os.path.relpath(folder / "../../../.."))
+        begun = typed_json.build(Begun, value, runs=runs)
+    except ValueError as error:
+        raise UserError(f"{file}: {error}; {RESTORE}") from None
+    moved = not begun.data.expanduser().exists()
+    if moved and Job.data.exists():  # with the runs
+        begun = dataclasses.replace(begun, data=Job.data)
+    vars(begun)["variant"] = value.get("variant")  # gin files may have changed since
+    return begun
 
 
-def finished(folder: Path) -> tuple[Job, Record]:
-    """Returns the job and the record of a run that was trained to its last step.
+def finished(folder: Path) -> tuple[Begun, Record]:
+    """Returns the run.json and the result of a run that was trained to its last step.
 
     Raises:
       UserError: the folder is not a run folder; its run is unfinished or has failed.
     """
-    job, result = read_job(folder), results.read(folder, moved=True)
+    job, result = read(folder), results.read(folder, moved=True)
     if job is None:
         seeds = sorted(file.parent for file in folder.glob("seed*/run.json"))
         cure = f"name one of its seeds: {seeds[0]}" if seeds else "name one"

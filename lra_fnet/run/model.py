@@ -11,15 +11,12 @@ vocabulary.model    of a run on pieces of a corpus
 import codecs
 import dataclasses
 import functools
-import gzip
 import hashlib
-import io
-import itertools
 import json
+import operator
 import re
 import reprlib
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -51,7 +48,6 @@ from lra_fnet.training import checkpoint as checkpoints
 from lra_fnet.training import pipeline
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of an export
-STDIN = "standard input"
 _TRAINING_ONLY = ("Run.", "Optimizer.")  # bindings that do not affect a trained model's outputs
 
 # One text: the content of a file, str as UTF-8, or the values of its tokens, uint8 [length]. For
@@ -125,20 +121,15 @@ class TrainedRun:
         task = self.task
         if isinstance(text, str | bytes):
             return self._encode(text.encode() if isinstance(text, str) else text)
-        length = task.side**2 if isinstance(task, PixelTask) else None
-        if (
-            not isinstance(text, np.ndarray)
-            or (text.dtype, text.ndim) != (task.value_dtype, 1)
-            or not text.size
-            or text.max() > task.vocab_size - 2
-            or length not in (None, len(text))
-        ):
-            got = f"{text.dtype} {[*text.shape]}" if isinstance(text, np.ndarray) else repr(text)
+        array = text if isinstance(text, np.ndarray) else np.empty(0)
+        fits = (array.dtype, array.ndim) == (task.value_dtype, 1) and array.size
+        length = task.side**2 if isinstance(task, PixelTask) else array.size
+        if not fits or array.max() > task.vocab_size - 2 or array.size != length:
             raise ValueError(
-                f"expected str, bytes or values {task.value_dtype} [{length or 'length'}] of at "
-                f"most {task.vocab_size - 2}, got {got:.60}"
+                f"expected str, bytes or values {task.value_dtype} [length] of at most "
+                f"{task.vocab_size - 2}, got {reprlib.repr(text)}"
             )
-        return text
+        return array
 
     @functools.cached_property
     def _encode(self) -> Callable[[bytes], np.ndarray]:
@@ -242,25 +233,23 @@ def load_run(
       UserError: the folder is neither, its run is unfinished or has failed, it is damaged, or it
         needs another version of the code, or outside code that `imports` does not name.
     """
-    if not isinstance(folder, str | Path):
-        raise UserError(f"expected the path of a run folder, got {folder!r}: name one")
-    folder = Path(folder)
+    folder, job = Path(folder), None
     if checkpoint not in (None, *CHECKPOINTS):
         raise UserError(f"checkpoint must be {' or '.join(CHECKPOINTS)}, got {checkpoint!r}")
-    exported = disk.read_json(folder / CONFIG)
-    if exported is None:
+    if exported := read_export(folder):
+        given, result = exported
+        kind, named, step = given.checkpoint, given.imports, given.step
+        if checkpoint not in (None, kind):
+            raise UserError(f"{folder} holds the checkpoint {kind!r}, not {checkpoint!r}")
+        read = functools.partial(_read_weights, folder, given)
+    else:
         job, result = finished(folder)
         kind, named = checkpoint or "best", job.imports
         step = getattr(result.validation, kind).step
         read = functools.partial(checkpoints.read, folder, kind, step=step)
-    else:
-        given, result = read_export(folder, exported)
-        job, kind, named, step = None, given.checkpoint, given.imports, given.step
-        if checkpoint not in (None, kind):
-            raise UserError(f"{folder} holds the checkpoint {kind!r}, not {checkpoint!r}")
-        read = functools.partial(_read_weights, folder, given)
     if result.denoise and not denoise:
         raise _no_classes(folder)
+    device.require()
     config.import_modules(imports)
     differences = results.code_differences(result.code, result.config, imports)
     gone = {one.name for one in differences if one.new == results.NOT_IMPORTED}
@@ -270,7 +259,19 @@ def load_run(
             f"{folder} was trained with outside code, {', '.join(missing)}: if you trust your "
             "copy, name it with --import"
         )
-    experiment, shapes = _experiment(folder, result, imports)
+    try:
+        experiment = experiments.restore(result.config, imports)
+        changes = config.differing(result.config, experiment.config)
+        if changed := [d for d in changes if not d.name.startswith(_TRAINING_ONLY)]:
+            raise UserError("; ".join(map(str, changed)))
+        shapes = experiment.shapes()
+    except config.OutsideCode as error:
+        raise UserError(f"{folder}: {error}") from None
+    except Exception as error:  # a config that was damaged or made up fails anywhere in the model
+        raise UserError(
+            f"{folder} does not fit this version ({one_line(error, 300)}): take the code of commit "
+            f"{result.commit}"
+        ) from None
     for difference in differences:
         progress.say(f"{folder} was trained with other code ({difference}): results may differ")
     variables = read(shapes)
@@ -284,16 +285,15 @@ def _no_classes(folder: Path) -> UserError:
     )
 
 
-def read_export(folder: Path, value: dict) -> tuple[Export, Record]:
-    """Checks an export's config.json and the files that the task needs.
-
-    Args:
-      folder: of the export.
-      value: the object of its config.json.
+def read_export(folder: Path) -> tuple[Export, Record] | None:
+    """Returns an export's config.json and its result; None if the folder is no export.
 
     Raises:
-      UserError: the object is damaged, or a file is missing or another one.
+      UserError: config.json is damaged, or a file that the task needs is missing or another one.
     """
+    value = disk.read_json(folder / CONFIG)
+    if value is None:
+        return None
     try:
         export = typed_json.build(Export, value)
         result = results.parse(export.result, path=folder)
@@ -310,25 +310,18 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
     """Returns the variables of an export, by collection as in `like`, on the first device.
 
     Raises:
-      UserError: names, shapes or types differ, or the parameters are not those of config.json.
+      UserError: they are not those of config.json, or do not fit the model.
     """
     file = folder / WEIGHTS
     try:
         arrays = safetensors.numpy.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"{file} cannot be read ({error}): export it again") from None
-    expected, actual = (
-        {name: f"{leaf.dtype} {[*leaf.shape]}" for name, leaf in leaves.items()}
-        for leaves in (flat(like), arrays)
-    )
-    if differing := sorted(expected.items() ^ actual.items()):
-        name = differing[0][0]
-        wanted, got = expected.get(name, "none"), actual.get(name, "none")
-        raise UserError(f"{file}: expected {wanted} at {name}, got {got}: export it again")
+    shapes = ({n: (a.dtype, a.shape) for n, a in leaves.items()} for leaves in (flat(like), arrays))
     params = flax.traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
-    constants = {name: params.pop(name) for name in like if name != "params"}
+    constants = {name: params.pop(name, {}) for name in like if name != "params"}
     variables = {"params": params, **constants}
-    if weights_sha256(variables) != export.parameters_sha256:
+    if operator.ne(*shapes) or weights_sha256(variables) != export.parameters_sha256:
         raise UserError(f"{file}: the parameters differ from those of {CONFIG}: export them again")
     return variables
 
@@ -349,27 +342,6 @@ def flat(variables: Mapping[str, Any]) -> dict[str, Any]:
     return flax.traverse_util.flatten_dict(_others_merged(variables), sep="/")
 
 
-def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[Experiment, dict]:
-    """Returns the experiment of a run's config and its variables' shapes, by collection.
-
-    Raises:
-      UserError: this version of the code does not understand the config.
-    """
-    device.require()
-    try:
-        experiment = experiments.restore(result.config, imports)
-        differences = config.differing(result.config, experiment.config)
-        if changed := [d for d in differences if not d.name.startswith(_TRAINING_ONLY)]:
-            raise UserError("; ".join(map(str, changed)))
-        return experiment, experiment.shapes()
-    except config.OutsideCode as error:
-        raise UserError(f"{folder}: {error}") from None
-    except Exception as error:  # a config that was damaged or made up fails anywhere in the model
-        reason = one_line(error, 300)
-        remedy = "take the code of " + (f"commit {result.commit}" if result.commit else "the run")
-        raise UserError(f"{folder} does not fit this version ({reason}): {remedy}") from None
-
-
 # Predictions for files
 
 
@@ -378,27 +350,30 @@ def predict_files(folder: Path, files: Sequence[Path], imports: Sequence[str] = 
 
     Args:
       folder: a run folder, or an exported one.
-      files: the inputs; standard input if there are none.
+      files: the inputs, as `lra-fnet predict --help` says; standard input if there are none.
       imports: see `load_run`.
 
     Raises:
-      UserError: see `load_run` and `read_inputs`. The answers before a bad input are printed.
+      UserError: see `load_run`; a file cannot be read, or an input does not fit the task (the text
+        has its place and the reason). The answers before a bad input are printed.
     """
     run = load_run(folder, imports=imports)
     batch_size = run.experiment.run.eval_batch_size
     if not files and sys.stdin.isatty():
         progress.say("reading standard input; Ctrl-D ends it")
         batch_size = 1  # a person waits for each answer
-    examples, last, answers = read_inputs(run, files), False, 0
-    while not last:
-        batch: list[tuple[str, tuple[np.ndarray, ...]]] = []
-        try:
-            batch.extend(itertools.islice(examples, batch_size))
-        finally:  # a bad input ends the command after the answers to those before it
-            _print_answers(run, batch)
-        last, answers = len(batch) < batch_size, answers + len(batch)
-    if not answers:
-        raise UserError(f"{files[0] if files else STDIN}: expected a text, found none")
+    batch: list[tuple[str, tuple[np.ndarray, ...]]] = []
+    try:
+        for place, contents in _inputs(run.task, files):
+            try:
+                batch.append((place, run.values(contents)))
+            except ValueError as error:
+                raise UserError(f"{place}: {error}") from None
+            if len(batch) == batch_size:
+                full, batch = batch, []
+                _print_answers(run, full)
+    finally:  # a bad input ends the command after the answers to those before it
+        _print_answers(run, batch)
 
 
 def _print_answers(run: TrainedRun, batch: Sequence[tuple[str, tuple[np.ndarray, ...]]]) -> None:
@@ -417,76 +392,40 @@ def _print_answers(run: TrainedRun, batch: Sequence[tuple[str, tuple[np.ndarray,
     sys.stdout.flush()
 
 
-def read_inputs(
-    run: TrainedRun, files: Sequence[Path]
-) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-    """Yields for each input its place (file, or file and line) and its texts, uint8 [length] each.
-
-    `lra-fnet predict --help` says what a file holds.
-
-    Raises:
-      UserError: a file cannot be read; a task with two texts per row gets an odd number of files;
-        an input does not fit the task (the text has its file, line and reason).
-    """
-    for place, contents in _contents(run.task, files):
-        try:
-            yield place, run.values(contents)
-        except ValueError as error:
-            raise UserError(f"{place}: {error}") from None
-
-
-def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
-    """Yields the place and the raw texts of each input."""
-    pixels = isinstance(task, PixelTask)
-    if not files and pixels:
-        yield STDIN, (sys.stdin.buffer.read(),)
-    elif not files:
-        yield from _lines(task, STDIN, sys.stdin.buffer)
-    row: dict[Path, bytes] = {}  # the files of a pair
+def _inputs(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+    """Yields for each input its place (file, or file and line) and its raw texts."""
+    if not files:
+        yield from _lines(task, "standard input", sys.stdin.buffer)
     for file in files:
-        ending = sources.ending(file)
         try:
-            content = file.read_bytes()
-            if file.suffix == ".gz" and ending not in task.tables:
-                content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
+            if sources.ending(file) in task.tables:
+                yield from task.inputs(file)
+            elif isinstance(task, PixelTask):
+                yield str(file), (file.read_bytes(),)
+            else:
+                with file.open("rb") as lines:
+                    yield from _lines(task, str(file), lines)
+        except OSError as error:
             raise UserError(f"{file} cannot be read ({error}): name files, not folders") from None
-        if ending in task.tables:
-            yield from task.inputs(file)
-        elif not pixels and (task.one_line or ending == ".jsonl"):
-            yield from _lines(task, str(file), io.BytesIO(content), all_json=ending == ".jsonl")
-        else:
-            row[file] = content if pixels else content.removeprefix(codecs.BOM_UTF8)
-            if len(row) == task.num_inputs:
-                yield " and ".join(map(str, row)), tuple(row.values())
-                row = {}
-    if row:
-        raise UserError(
-            f"task {task.name} takes {task.num_inputs} files a row, {next(iter(row))} is alone: "
-            "add the other, or give JSON lines in a file *.jsonl"
-        )
 
 
 def _lines(
-    task: Task, name: str, stream: Iterable[bytes], *, all_json: bool = False
+    task: Task, name: str, lines: Iterable[bytes]
 ) -> Iterator[tuple[str, tuple[bytes, ...]]]:
     """Yields the place and the texts of each line: the line itself, or those of a JSON object."""
     keys = ["text"] if task.num_inputs == 1 else ["text1", "text2"]
-    all_json = all_json or task.num_inputs > 1
-    for number, line in enumerate(stream, start=1):
+    for number, line in enumerate(lines, start=1):
         place, line = f"{name}, line {number}", line.rstrip(b"\r\n")
         line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-        if not all_json and not re.match(rb'\s*\{\s*"', line):
+        if len(keys) == 1 and not re.match(rb'\s*\{\s*"', line):
             yield place, (line,)
             continue
         try:
             row = json.loads(line)
-            texts = tuple(row[key].encode() for key in keys)
+            yield place, tuple(row[key].encode() for key in keys)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            expected = "{" + ", ".join(f'"{key}": "..."' for key in keys) + "}"
-            start = line[:40].decode(errors="replace")
-            raise UserError(f"{place}: expected a JSON object {expected}, got {start!r}") from None
-        yield place, texts
+            expected = ", ".join(f'"{key}": "..."' for key in keys)
+            raise UserError(f"{place}: expected a JSON object {{{expected}}}") from None
 
 
 # Exports
@@ -518,29 +457,10 @@ def export(
     if names and not force:
         raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")
     run = load_run(folder, kind, imports)
-    leaves = jax.device_get(flat(run.variables))
-    arrays = {name: np.ascontiguousarray(leaf) for name, leaf in leaves.items()}
-    needed = {name: store.read_file(run.data(), name) for name in run.task.needed}
-    files = {name: hashlib.sha256(content).hexdigest() for name, content in needed.items()}
-    contents = {
-        WEIGHTS: safetensors.numpy.save(arrays),
-        CONFIG: (json.dumps(describe(run) | {"files": files}, indent=1) + "\n").encode(),
-        CARD: card(run).encode(),
-        **needed,
-    }
-    with disk.writable(out, "--out"):
-        target = out.resolve()  # of a link: it stays, and the folder that it names is filled
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with disk.partial(target) as partial:
-            partial.mkdir()
-            for name, content in contents.items():
-                (partial / name).write_bytes(content)
-
-
-def describe(run: TrainedRun) -> dict[str, Any]:
-    """Returns the object of config.json, without the hashes of other files ("files")."""
     task = run.task
-    return {
+    arrays = jax.tree.map(np.ascontiguousarray, jax.device_get(flat(run.variables)))
+    needed = {name: store.read_file(run.data(), name) for name in task.needed}
+    description = {
         "format": "lra-fnet 1",
         "checkpoint": run.checkpoint,
         "step": run.step,
@@ -555,14 +475,24 @@ def describe(run: TrainedRun) -> dict[str, Any]:
         },
         "imports": run.needs,
         "result": run.result.raw,
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in needed.items()},
     }
-
-
-def card(run: TrainedRun) -> str:
-    """Returns the page for people, in Markdown."""
     template = Path(__file__).with_name("templates") / "card.md"
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     code = [Path(name).name if name.endswith(".py") else name for name in run.needs]
-    return environment.from_string(template.read_text("utf-8")).render(
-        run=run, result=run.result, task=run.task, wilson=counts.wilson, code=code
+    card = environment.from_string(template.read_text("utf-8")).render(
+        run=run, result=run.result, task=task, wilson=counts.wilson, code=code
     )
+    contents = {
+        WEIGHTS: safetensors.numpy.save(arrays),
+        CONFIG: (json.dumps(description, indent=1) + "\n").encode(),
+        CARD: card.encode(),
+        **needed,
+    }
+    with disk.writable(out, "--out"):
+        target = out.resolve()  # of a link: it stays, and the folder that it names is filled
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with disk.partial(target) as partial:
+            partial.mkdir()
+            for name, content in contents.items():
+                (partial / name).write_bytes(content)

@@ -21,7 +21,6 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, typed_json
 
 TEST_LOG = "test_log.jsonl"  # in the folder of all runs: each reading of a test split
-SCHEMA = 1
 State = Literal["complete", "OOM", "diverged"]
 Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
@@ -93,6 +92,9 @@ class Process:
     commit: str | None
     dirty: bool | None
 
+    def __str__(self) -> str:
+        return f"{self.revision} on {self.device}"
+
     @property
     def revision(self) -> str:
         """The commit's first 12 digits, and whether files differed from it."""
@@ -135,7 +137,7 @@ class Record(Process):
     Its process is the one that finished it.
     """
 
-    schema: Literal[1]  # SCHEMA
+    schema: Literal[1]
     state: State
     task: str
     model: str
@@ -251,27 +253,9 @@ class Record(Process):
         return f"{self.preset}/{self.task}/{self.name}"
 
     @property
-    def devices(self) -> list[str]:
-        """The devices that trained it, each once, the first one first."""
-        return list(dict.fromkeys(str(one.device) for one in (*self.earlier, self)))
-
-    @property
     def trained_on(self) -> str:
-        """`devices` in words; a run's times and speed are over all of them."""
-        return ", then ".join(self.devices)
-
-    @property
-    def provenance(self) -> str:
-        """Commit, device, data and pre-training in one line."""
-        earlier = "".join(f", after {one.revision} on {one.device}" for one in self.earlier[::-1])
-        data = f"{self.dataset} from {self.data_source}, " if self.dataset else ""
-        parts = [f"commit {self.revision}; {self.device}{earlier}"]
-        if one := self.scored_by:
-            parts.append(f"test: {one.revision} on {one.device}")
-        parts.append(f"data {data}{self.data_sha256[:12]}")
-        if self.init:
-            parts.append(f"began from {self.init.setup.partition(',')[0]}")
-        return "; ".join(parts)
+        """The devices that trained it, each once: its times and speed are over all of them."""
+        return ", then ".join(dict.fromkeys(str(one.device) for one in (*self.earlier, self)))
 
     def score(self, split: Split, checkpoint: Checkpoint = "best") -> Score | None:
         """Returns the sums of an evaluation, or None if the split was not read."""
@@ -319,7 +303,7 @@ def folder_name(model: str, variant: str | None, *, denoise: bool) -> str:
 
 
 def folder_parts(run: Any) -> tuple[str, str, str, str]:
-    """Returns the last four names of a run's folder, of its `job.Job`, `Begun` or `Record`."""
+    """Returns the last four names of a run's folder, of its `job.Job` or `Record`."""
     name = folder_name(run.model, run.variant, denoise=run.denoise)
     return run.preset, run.task, name, f"seed{run.seed}"
 
@@ -397,15 +381,15 @@ def differences(
     """Returns what differs between a run and what it would be today: settings, data and code.
 
     Args:
-      held: the run's `Record` or `folder.Begun`.
+      held: the run's `Record` or `job.Begun`.
       text: today's operative config.
       fingerprint: of the prepared data; None if there is none to compare with.
       imports: see `code_differences`.
     """
-    found = config.differing(held.config or "", text)
+    found = config.differing(held.config, text)
     if fingerprint not in (None, held.data_sha256):
         found.append(config.Difference("data", f"{held.data_sha256}"[:8], fingerprint[:8]))
-    return found + code_differences(held.code, held.config or "", imports)
+    return found + code_differences(held.code, held.config, imports)
 
 
 def read(folder: Path, *, moved: bool = False) -> Record | None:
@@ -444,19 +428,6 @@ def write(folder: Path, value: dict[str, Any]) -> Record:
     return record
 
 
-def files(root: Path, name: str) -> dict[tuple[str, ...], Path]:
-    """Returns the files of this name in the run folders of a root, by the folder's last four names.
-
-    Hidden folders, such as those of runs moved aside, are left out.
-    """
-    found = {}
-    for file in sorted(root.glob(f"*/*/*/*/{name}")):
-        parts = file.relative_to(root).parts[:-1]
-        if re.fullmatch(r"seed\d+", parts[-1]) and not any(part[0] == "." for part in parts):
-            found[parts] = file
-    return found
-
-
 def collect(roots: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     """Returns every result under <root>/<preset>/<task>/<model>[+<variant>]/seed<k>/.
 
@@ -473,9 +444,13 @@ def collect(roots: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     records: dict[tuple[str, ...], Record] = {}
     problems = []
     for root in map(Path, roots):
-        for parts, file in files(root, "result.json").items():
+        for file in sorted(root.glob("*/*/*/*/result.json")):
+            parts = file.relative_to(root).parts[:-1]
+            hidden = any(part[0] == "." for part in parts)  # as those of runs moved aside
+            if hidden or parts in records or not re.fullmatch(r"seed\d+", parts[-1]):
+                continue
             try:
-                if parts not in records and (found := read(file.parent)) is not None:
+                if (found := read(file.parent)) is not None:
                     records[parts] = found
             except UserError as error:
                 problems.append(str(error))

@@ -28,7 +28,7 @@ from lra_fnet.counts import Counts
 from lra_fnet.data import store
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import disk, progress
+from lra_fnet.machine import progress
 from lra_fnet.models.encoder import parameter_count, variable_shapes
 from lra_fnet.models.kernels import fastest
 from lra_fnet.run import evaluate, model, pretrained
@@ -36,7 +36,7 @@ from lra_fnet.run import folder as folders
 from lra_fnet.run import job as jobs
 from lra_fnet.run import result as results
 from lra_fnet.run.result import Record
-from lra_fnet.tasks import Prepared, sets
+from lra_fnet.tasks import sets
 from lra_fnet.training.checkpoint import sha256
 from lra_fnet.training.replay import mean_loss, replay
 
@@ -92,8 +92,19 @@ def main(paths: Sequence[Path], options: Options) -> int:
     for number, folder in enumerate(folders_below, start=1):
         progress.say(f"{number} of {len(folders_below)}: {folder}")
         verdicts.append(verify(folder, options, moved=folder in paths))
-    print(table(verdicts), end="")
-    return int(any(one.failed for one in verdicts))
+    lines = [f"| run | {' | '.join(CHECKS)} |", "| --- " * (len(CHECKS) + 1) + "|"]
+    reasons: dict[str, list[str]] = {}
+    for one in verdicts:
+        lines.append(f"| {one.run} | {' | '.join(f.state for f in one.findings.values())} |")
+        for name, finding in one.findings.items():
+            if finding.reason:
+                reasons.setdefault(f"{name} {finding.state}: {finding.reason}", []).append(one.run)
+    for reason, runs in reasons.items():
+        names = "all" if len(runs) == len(verdicts) > 1 else ", ".join(runs)
+        lines.append(f"- {reason} ({names})")
+    failed = sum(one.failed for one in verdicts)
+    print("\n".join([*lines, "", f"runs: {len(verdicts)}, failed: {failed}"]))
+    return int(failed > 0)
 
 
 def find(path: Path) -> list[Path]:
@@ -129,22 +140,19 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Verdict:
     """
     findings = dict.fromkeys(CHECKS, Finding(ABSENT))
     try:
-        exported = disk.read_json(folder / model.CONFIG)
-        if exported is None:
-            result = results.read(folder, moved=moved)
-            assert result is not None
-        else:
-            _, result = model.read_export(folder, exported)
+        exported = model.read_export(folder)
+        result = exported[1] if exported else results.read(folder, moved=moved)
+        assert result is not None
     except UserError as error:
         return Verdict(str(folder), findings | {"result": Finding(FAILED, str(error))})
     if options.data is None:
         with contextlib.suppress(UserError):
-            job = jobs.read_job(folder)
-            options = options._replace(data=job.data if job else jobs.Job.data)
+            options = options._replace(data=(jobs.read(folder) or jobs.Job).data)
     for name, check in CHECKS.items():
         try:
             with fastest.decisions(dict(result.resolved)):
-                findings[name] = check(folder, result, options)
+                found = check(folder, result, options)
+            findings[name] = found if isinstance(found, Finding) else _noted(found)
         except Absent as error:
             findings[name] = Finding(ABSENT, str(error))
         except Exception as error:  # what a stranger wrote can fail anywhere in the model
@@ -156,36 +164,42 @@ def _noted(notes: Sequence[str]) -> Finding:
     return Finding(NOTE, "; ".join(notes)) if notes else Finding()
 
 
-def _result(folder: Path, result: Record, options: Options) -> Finding:
+# The checks. Each raises an exception if it fails, and otherwise returns what is worth a note.
+
+
+def _same(what: str, held: object, wanted: object) -> None:
+    """Raises a UserError if a recorded value is not the one that it should be."""
+    if held != wanted:
+        raise UserError(f"{what}: expected {wanted}, got {held}")
+
+
+def _result(folder: Path, result: Record, options: Options) -> list[str]:
     """Compares the validation scores with those in metrics.jsonl, and "best" with all of them."""
-    logged = folders.evaluations(folder) if result.complete else {}
     notes = ["no sha256"] * (not result.sha256)
+    if not (result.complete and result.validation):
+        return notes
+    logged = folders.read_metrics(folder, "validation", "accuracy")
     if not logged:
-        notes += ["no validation scores in metrics.jsonl to compare with"] * result.complete
-        return _noted(notes)
+        return [*notes, "no validation scores in metrics.jsonl to compare with"]
     for kind in results.CHECKPOINTS:
-        score = result.score("validation", kind)
-        assert score is not None  # a complete run has both
-        line = logged.get(score.step)
-        if line is None:
+        score = getattr(result.validation, kind)
+        if score.step not in logged:
             raise UserError(f"{kind}: metrics.jsonl has no evaluation at step {score.step}")
-        right = round(line["accuracy"] * score.count)
-        if score.correct != right:
-            raise UserError(f"{kind}: {score.correct} rows correct, {right} in metrics.jsonl")
+        line = logged[score.step]
+        _same(f"{kind}: rows right", score.correct, round(line["accuracy"] * score.count))
         loss = score.loss / score.count
         if not math.isnan(loss) and not math.isclose(loss, line["loss"], rel_tol=1e-6):
-            raise UserError(f"{kind}: loss {loss:.6g}, {line['loss']:.6g} in metrics.jsonl")
+            _same(f"{kind}: loss", loss, line["loss"])
     rank = _of_names(result, options).objective.rank
-    best = min(logged, key=lambda step: (rank(_sums(logged[step])), step))
-    if result.validation and best != result.validation.best.step:
-        raise UserError(f"best: step {result.validation.best.step}, but step {best} was better")
-    return _noted(notes)
-
-
-def _sums(line: dict) -> dict:
-    """Returns a line of metrics.jsonl as the sums over one row, which rank as those over all do."""
+    # The sums over one row rank as those over all do.
     names = {"correct": "accuracy", "order_correct": "order_accuracy"}
-    return {**line, **{new: line.get(old) for new, old in names.items()}, "count": 1, "rows": 1}
+    rows = {
+        step: {**line, **{new: line.get(old) for new, old in names.items()}, "count": 1, "rows": 1}
+        for step, line in logged.items()
+    }
+    best = min(rows, key=lambda step: (rank(rows[step]), step))
+    _same("step of the best evaluation", result.validation.best.step, best)
+    return notes
 
 
 _load = functools.cache(experiments.load)
@@ -213,7 +227,7 @@ def _count(encoder_and_head, row_shape: tuple[int, ...]) -> int:
     return parameter_count(variable_shapes(encoder_and_head, ids, mask))
 
 
-def _config(folder: Path, result: Record, options: Options) -> Finding:
+def _config(folder: Path, result: Record, options: Options) -> list[str]:
     """Compares the recorded configuration with that of its names."""
     copy = folder / "config.gin"
     if copy.is_file() and copy.read_bytes() != result.config.encode():
@@ -222,62 +236,48 @@ def _config(folder: Path, result: Record, options: Options) -> Finding:
     differences = config.differing(result.config, named.config)
     if changed := [d for d in differences if "absent" not in (d.old, d.new)]:
         raise UserError("; ".join(map(str, changed)))
-    score, steps = result.score("validation", "last"), named.run.num_steps
-    if score and score.step != steps:
-        raise UserError(f"it was scored at step {score.step}, its config has {steps} steps")
+    if score := result.score("validation", "last"):
+        _same("last step", score.step, named.run.num_steps)
     for name, value in evaluate.traits(named).items():
-        if (recorded := getattr(result, name)) != value:
-            raise UserError(f"{name} is {recorded}, its config has {value}")
+        _same(name, getattr(result, name), value)
     try:
         parameters = _count(named.model, named.task.row_shape)
     except UserError as error:  # as fused attention without a GPU
-        return Finding(NOTE, f"its parameters cannot be counted here: {error}")
-    if result.parameters not in (None, parameters):
-        raise UserError(f"{result.parameters} parameters, its config has {parameters}")
-    return Finding()
+        return [f"its parameters cannot be counted here: {error}"]
+    _same("parameters", result.parameters or parameters, parameters)
+    return []
 
 
-def _open(result: Record, options: Options) -> Prepared:
-    """Opens the prepared set of a run's task."""
-    return sets.open(_of_names(result, options).task, options.data or jobs.Job.data)
-
-
-def _data(folder: Path, result: Record, options: Options) -> Finding:
+def _data(folder: Path, result: Record, options: Options) -> list[str]:
     """Compares the fingerprint and the floor with the prepared set and with data/expected.json."""
     expected = store.expected().get(result.task, {})
     known = [facts.get("splits") for n, facts in expected.items() if result.dataset in (None, n)]
     with contextlib.suppress(UserError):
-        known.append(_open(result, options).splits)
+        task = _of_names(result, options).task
+        known.append(sets.open(task, options.data or jobs.Job.data).splits)
     known = [splits for splits in known if splits and all("sha256" in s for s in splits.values())]
-    name = f"{result.task}/{result.dataset or '?'}"
     if not known:
-        raise Absent(f"{name} is neither prepared nor in data/expected.json with its sha256")
-    for splits in known:
-        if store.combine(splits) == result.data_sha256:
-            labels = splits["test"].get("label_counts")
-            if labels and (floor := Counts(max(labels), sum(labels))) != result.floor:
-                raise UserError(f"floor {result.floor}, {name} has {floor}")
-            return Finding()
-    raise UserError(f"{result.data_sha256[:8]} is not the fingerprint of {name}")
+        raise Absent(f"{result.task}/{result.dataset} is neither prepared nor in expected.json")
+    found = {store.combine(splits): splits["test"].get("label_counts") for splits in known}
+    if result.data_sha256 not in found:
+        _same("data", result.data_sha256[:8], " or ".join(sha256[:8] for sha256 in found))
+    if labels := found[result.data_sha256]:
+        _same("floor", result.floor, Counts(max(labels), sum(labels)))
+    return []
 
 
-def _code(folder: Path, result: Record, options: Options) -> Finding:
+def _code(folder: Path, result: Record, options: Options) -> list[str]:
     """Reports whether the code that trained the run is known, including the user's own."""
     if result.commit is None:
-        return Finding(NOTE, "no commit was recorded")
+        return ["no commit was recorded"]
     if not re.fullmatch("[0-9a-f]{40}", result.commit):
         raise UserError(f"no commit: {result.commit!r}")
     if not _is_known(result.commit):
-        return Finding(NOTE, "its commit is not in this repository")
+        return ["its commit is not in this repository"]
     code = results.code_differences(result.code, result.config, options.imports)
-    notes = list(map(str, code))
-    notes += ["files differed from its commit"] * bool(result.dirty)
-    if result.earlier:
-        began = "; ".join(f"{one.revision} on {one.device}" for one in result.earlier)
-        notes.append(f"it began with other code or on another machine: {began}")
-    if one := result.scored_by:
-        notes.append(f"other code or another machine scored it: {one.revision} on {one.device}")
-    return _noted(notes)
+    notes = [*map(str, code), *["files differed from its commit"] * bool(result.dirty)]
+    notes += [f"before, it was trained by {one}" for one in result.earlier]
+    return notes + [f"it was scored on test by {result.scored_by}"] * bool(result.scored_by)
 
 
 @functools.cache
@@ -298,26 +298,24 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
         raise Absent(f"the run ended as {result.state}")
     experiment = _of_names(result, options)
     try:
-        data = _open(result, options)
+        data = sets.open(experiment.task, options.data or jobs.Job.data)
         data.check_is_of(result.folder, result.data_sha256, "prepare that set to check it")
     except UserError as error:
         raise Absent(str(error)) from None
-    recorded = dict(folders.curve(folder).loss)
     every, last = experiment.run.log_every, experiment.run.num_steps
     steps = min(last, -(-options.replay // every) * every)
-    start = None
+    variables = None
     if result.init:
-        job = jobs.read_job(folder)
-        if job is None or job.init is None or not job.init.is_dir():
+        begun = jobs.read(folder)
+        if begun is None or begun.init is None or not begun.init.is_dir():
             raise Absent(f"the run that it began from is not there: {result.init.run}")
-        start = pretrained.open_run(job.init, experiment, options.imports)
-        if start.facts.sha256 != result.init.sha256:
-            raise UserError(f"{job.init} holds another encoder than it began from")
-    given = result.seed, steps, start and start.variables
-    losses, state = replay(experiment, data.arrays("train"), *given)
+        start = pretrained.open_run(begun.init, experiment, options.imports)
+        _same("encoder of --init", start.facts.sha256, result.init.sha256)
+        variables = start.variables
+    losses, state = replay(experiment, data.arrays("train"), result.seed, steps, variables)
     off = [
         abs(mean_loss(losses, end, every) - loss) / max(abs(loss), 1e-9)
-        for end, loss in recorded.items()
+        for end, loss in folders.curve(folder).loss
         if every <= end <= steps
     ]
     if not off:
@@ -337,21 +335,3 @@ CHECKS = {
     "code": _code,
     "replay": _replay,
 }
-
-
-def table(verdicts: Sequence[Verdict]) -> str:
-    """Returns the findings as a Markdown table, and the reasons below it."""
-    lines = [f"| run | {' | '.join(CHECKS)} |", "| --- " * (len(CHECKS) + 1) + "|"]
-    reasons: dict[str, list[str]] = {}
-    for one in verdicts:
-        lines.append(f"| {one.run} | {' | '.join(f.state for f in one.findings.values())} |")
-        for name, finding in one.findings.items():
-            if finding.reason:
-                reasons.setdefault(f"{name} {finding.state}: {finding.reason}", []).append(one.run)
-    lines.append("")
-    for reason, runs in reasons.items():
-        names = "all" if len(runs) == len(verdicts) > 1 else ", ".join(runs)
-        lines.append(f"- {reason} ({names})")
-    failed = sum(one.failed for one in verdicts)
-    count = f"{len(verdicts)} {'run' if len(verdicts) == 1 else 'runs'}"
-    return "\n".join([*lines, "", f"{count}, {failed} of them failed."]) + "\n"

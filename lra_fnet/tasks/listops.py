@@ -65,7 +65,6 @@ class ListOps(Task):
     vocab_size = 1 + len(TOKENS)
     configs = MappingProxyType({"full": 2000, "short_128": 128})
     label_names = tuple("0123456789")
-    one_line = True
     value_is = f"the token's place in {' '.join(TOKENS)}, from 0 on"
 
     def raw(self, source: Path | None, jobs: int) -> Raw:

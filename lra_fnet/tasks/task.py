@@ -78,7 +78,6 @@ class Task(abc.ABC):
     version: ClassVar[str] = "1.0.0"  # increase it whenever the rows change
     label_names: ClassVar[tuple[str, ...]] = ()  # names of the classes, if they have any
     licence: ClassVar[str] = "not stated"  # of the rows
-    one_line: ClassVar[bool] = False  # whether a file of inputs for `encode` has one per line
     # To train, to choose the model, to report: the last one is named "test".
     splits: ClassVar[tuple[str, str, str]] = SPLITS
     remote: ClassVar[sources.Remote | None] = None  # file to download if the user gives no source

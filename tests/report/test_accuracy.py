@@ -12,7 +12,6 @@ from lra_fnet.report.accuracy import names
 from lra_fnet.report.accuracy.cell import TASKS, Cell, averages, cell
 from lra_fnet.report.accuracy.notes import legend
 from lra_fnet.report.accuracy.published import published_cells
-from lra_fnet.run.folder import Begun
 
 
 def cell_of(*results):
@@ -293,9 +292,6 @@ LONG = INIT | {"run": "cpu/listops/fnet@denoise+long/seed0"}
 def test_variants_are_named_by_what_differs(changes, label):
     (run,) = records(a_result(**changes))
     assert names.name_of(run) == label
-    begun = {name: getattr(run, name) for name in ("task", "model", "variant", "overrides")}
-    begun |= {"init": "a/folder", "origin": run.init} if run.init else {}
-    assert names.name_of(Begun(**begun)) == label
 
 
 def test_presets_have_separate_tables_in_order():

@@ -142,7 +142,7 @@ def test_folder_copied_to_another_seed_is_refused(tmp_path, command):
     copy = shutil.copytree(folder, folder.with_name("seed1"))
     (copy / "result.json").unlink()
     begun = (copy / "run.json").read_bytes()
-    code, err, _ = command(*jobs.read_job(folder).command(), "--seed", "1")
+    code, err, _ = command(*jobs.read(folder).command(), "--seed", "1")
     assert code == 2
     assert "run: cpu/parity/fnet+tiny/seed0 -> cpu/parity/fnet+tiny/seed1" in err
     assert (copy / "run.json").read_bytes() == begun
@@ -153,7 +153,7 @@ def test_code_of_an_import_is_recorded_and_another_one_is_another_configuration(
 ):
     options = [f"--import={OUTSIDE / 'parity.py'}"]
     folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2", options=options)
-    words = jobs.read_job(folder).command()
+    words = jobs.read(folder).command()
     (digits,) = results.read(folder).code.values()
     assert hashlib.sha256((OUTSIDE / "parity.py").read_bytes()).hexdigest()[:12] == digits
     assert command(*words)[0] == 0  # complete already
@@ -181,7 +181,7 @@ def test_import_that_is_left_out_or_added_is_another_configuration(tmp_path, com
     first, second = (f"--import={file}" for file in files)
     folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2", options=[first, second])
     assert results.read(folder).code.keys() == {f"{name}.py" for name in names}
-    words = dataclasses.replace(jobs.read_job(folder), imports=()).command()
+    words = dataclasses.replace(jobs.read(folder), imports=()).command()
     assert command(*words, second, first)[0] == 0  # complete already
     third = tmp_path / "patches_three.py"
     third.write_text("NAME = 3\n")

@@ -103,7 +103,7 @@ def test_a_folder_that_is_moved_aside_stays_locked(tmp_path):
 
 def test_run_whose_run_json_is_lost_is_complete_or_refused(folders, tmp_path, capfd):
     """Its result may be all that was kept; nothing of it is changed."""
-    job = dataclasses.replace(jobs.read_job(folders["fnet"]), runs=tmp_path / "runs")
+    job = dataclasses.replace(jobs.read(folders["fnet"]), runs=tmp_path / "runs")
     folder = shutil.copytree(folders["fnet"], job.folder)
     (folder / "run.json").write_text("{")
     with pytest.raises(UserError, match=r"run\.json"):
@@ -331,14 +331,14 @@ LOCAL = dataclasses.replace(FULL, name=None, source="mine.csv")
 def test_job_of_a_run_folder_is_the_one_that_made_it(tmp_path, monkeypatch, job):
     monkeypatch.chdir(tmp_path)
     job.folder.mkdir(parents=True)
-    assert jobs.read_job(job.folder) is None
+    assert jobs.read(job.folder) is None
     (job.folder / "run.json").write_text(json.dumps(job.to_json()))
     overrides, data = tuple(sorted(job.overrides)), job.data.absolute()
     wanted = dataclasses.replace(job, overrides=overrides, data=data)
     if job is LOCAL:
         wanted = dataclasses.replace(wanted, source=str(tmp_path / "mine.csv"))
-    assert jobs.read_job(job.folder) == wanted
+    assert jobs.read(job.folder) == wanted
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    here = jobs.read_job(tmp_path / job.folder)
+    here = jobs.read(tmp_path / job.folder)
     assert here == dataclasses.replace(wanted, runs=".." / job.runs)

@@ -1,7 +1,6 @@
 """Raw inputs become the values that their task makes of them, or fail with one line."""
 
 import functools
-import gzip
 import io
 import json
 import os
@@ -96,15 +95,11 @@ def png(pixels, kind="PNG"):
 # Each task
 
 
-@pytest.mark.parametrize("source", ["file", "stdin", "jsonl"])
-def test_listops_takes_one_expression_per_line(predict, folders, tmp_path, source):
+def test_listops_takes_one_expression_per_line(predict, folders, tmp_path):
     names = [*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]"]
-    lines = [json.dumps({"text": text}) if source == "jsonl" else text for text in LISTOPS]
-    content = "\r\n".join(lines).encode()
-    name = {"file": "a.txt", "stdin": "standard input", "jsonl": "a.jsonl"}[source]
-    (tmp_path / name).write_bytes(content)
-    files = [] if source == "stdin" else [name]
-    code, err, lines = predict("listops", *files, stdin=content)
+    name = "a.txt"
+    (tmp_path / name).write_bytes("\r\n".join(LISTOPS).encode())
+    code, err, lines = predict("listops", name)
     assert (code, err) == (0, "")
     run = lra_fnet.load_run(folders["listops"])
     for number, (line, text) in enumerate(zip(lines, LISTOPS, strict=True), start=1):
@@ -115,35 +110,26 @@ def test_listops_takes_one_expression_per_line(predict, folders, tmp_path, sourc
     assert [line["truncated"] for line in lines] == [False, False, False, True]
 
 
-def test_text_takes_whole_files_or_lines_of_standard_input(predict, folders, tmp_path):
+def test_text_takes_lines_and_json_objects(predict, folders, tmp_path):
     run = lra_fnet.load_run(folders["text"])
-    (tmp_path / "review.txt").write_bytes(b"  Good.\nVery \xff.\n")
-    code, err, lines = predict("text", "review.txt")
-    assert (code, err, len(lines)) == (0, "", 1)
-    assert_is(lines[0], run, [b"Good.\nVery \xff."])
+    content = b'"A film," they said\n\t{so} bad \xff\n{"text": "two\\nlines, and long \\u00e9"}\n'
+    (tmp_path / "reviews.txt").write_bytes(b"\xef\xbb\xbf" + content)
+    texts = [b'"A film," they said', b"{so} bad \xff", "two\nlines, and long é".encode()]
+    for files in (["reviews.txt"], []):
+        code, err, lines = predict("text", *files, stdin=content)
+        assert (code, err, len(lines)) == (0, "", 3)
+        for line, text in zip(lines, texts, strict=True):
+            assert_is(line, run, [text])
     assert lines[0]["class"] == ("negative", "positive")[lines[0]["label"]]
-    assert lines[0]["input"] == "review.txt"
-    lines = b'"A film," they said\n\t{so} bad \n{"text": "two\\nlines, and long \\u00e9"}\n'
-    code, err, lines = predict("text", stdin=lines)
-    assert (code, err, len(lines)) == (0, "", 3)
-    texts = [b'"A film," they said', b"{so} bad", "two\nlines, and long é".encode()]
-    for line, text in zip(lines, texts, strict=True):
-        assert_is(line, run, [text])
 
 
-def test_retrieval_takes_two_files_per_row_or_json_lines(predict, folders, tmp_path):
+def test_retrieval_takes_json_lines(predict, folders):
     run = lra_fnet.load_run(folders["retrieval"])
-    for name in "abcd":
-        (tmp_path / name).write_text(f" text {name} " * 2 + "\r\n" * (name == "b"))
-    (tmp_path / "e.jsonl").write_text('{"text1": "one", "text2": "a second that is cut"}\n')
-    code, err, lines = predict("retrieval", "a", "b", "e.jsonl", "c", "d")
+    content = b'{"text1": "one", "text2": "a second that is cut"}\n'
+    code, err, lines = predict("retrieval", stdin=content)
     assert (code, err) == (0, "")
-    assert [line["input"] for line in lines] == ["a and b", "e.jsonl, line 1", "c and d"]
-    assert_is(lines[0], run, [b" text a  text a ", b" text b  text b "])
-    assert_is(lines[1], run, [b"one", b"a second that is cut"])
-    assert lines[1]["truncated"]
-    _, _, again = predict("retrieval", stdin=(tmp_path / "e.jsonl").read_bytes())
-    assert again == [lines[1] | {"input": "standard input, line 1"}]
+    assert_is(lines[0], run, [b"one", b"a second that is cut"])
+    assert (lines[0]["truncated"], lines[0]["input"]) == (True, "standard input, line 1")
 
 
 def test_image_becomes_the_gray_values_of_its_task(predict, folders, tmp_path):
@@ -160,8 +146,6 @@ def test_image_becomes_the_gray_values_of_its_task(predict, folders, tmp_path):
         blocks = (values[i : i + 2, j : j + 2] for i in range(0, 32, 2) for j in range(0, 32, 2))
         assert_is(line, run, [[round(block.sum() / 4) for block in blocks]])
     assert lines[0]["class"] == image.CLASSES[lines[0]["label"]]
-    _, _, piped = predict("image", stdin=png(gray))
-    assert piped == [lines[1] | {"input": "standard input"}]
 
 
 def test_predict_reads_texts_tables_and_images_of_the_user(predict, folders, tmp_path):
@@ -170,17 +154,13 @@ def test_predict_reads_texts_tables_and_images_of_the_user(predict, folders, tmp
     (tmp_path / "note").write_text("some words\n", "utf-8-sig")
     code, err, lines = predict("csv", "new.CSV", "note")
     assert (code, err) == (0, "")
-    assert [line["input"] for line in lines] == ["new.CSV, line 2", "new.CSV, line 4", "note"]
+    places = ["new.CSV, line 2", "new.CSV, line 4", "note, line 1"]
+    assert [line["input"] for line in lines] == places
     for line, text in zip(lines, [b"two\nlines, one", *[b"some words"] * 2], strict=True):
         assert_is(line, run, [text])
     assert lines[0]["class"] == ("ham", "spam")[lines[0]["label"]]
-    (tmp_path / "new.csv.gz").write_bytes(gzip.compress((tmp_path / "new.CSV").read_bytes()))
-    (tmp_path / "note.gz").write_bytes(gzip.compress((tmp_path / "note").read_bytes()))
-    (tmp_path / "lines.JSONL").write_text('{"text": "some words"}\n')
-    again = predict("csv", "new.csv.gz", "note.gz", "lines.JSONL")[2]
-    places = (0, 1, 2, 2)
-    assert [x["probabilities"] for x in again] == [lines[i]["probabilities"] for i in places]
-    (line,) = predict("images", stdin=png(np.full((40, 50), 7, np.uint8)))[2]
+    (tmp_path / "a.png").write_bytes(png(np.full((40, 50), 7, np.uint8)))
+    (line,) = predict("images", "a.png")[2]
     assert_is(line, lra_fnet.load_run(folders["images"]), [[7] * 1024])
 
 
@@ -211,18 +191,14 @@ def test_bad_line_is_named_after_the_answers_to_the_lines_before_it(predict, tas
     [
         ("text", "none.txt", "none.txt cannot be read"),
         ("text", ".", ". cannot be read"),
-        ("text", "b.jsonl", "b.jsonl, line 1"),
         ("csv", "utf16.txt", "utf16.txt"),
-        ("listops", "empty.jsonl", "empty.jsonl"),
-        ("retrieval", "a.txt", "2 files"),
+        ("retrieval", "a.txt", "a.txt, line 1"),
         ("image", "a.txt", "a.txt: expected a PNG"),
     ],
 )
 def test_bad_file_is_named(predict, tmp_path, task, file, words):
     (tmp_path / "a.txt").write_text("words")
-    (tmp_path / "b.jsonl").write_text("words\n")
     (tmp_path / "utf16.txt").write_text("words", "utf-16")
-    (tmp_path / "empty.jsonl").touch()
     code, err, lines = predict(task, file)
     assert (code, lines) == (2, [])
     assert words in err

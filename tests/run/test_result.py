@@ -78,8 +78,7 @@ def test_record_has_the_values_of_the_file(tmp_path):
     assert (result.folder, result.path) == ("runs/cpu/listops/fnet/seed0", file.parent)
     assert (result.complete, result.tested) == (True, True)
     later = results.parse(value | {"scored_by": part_of_a_run(commit="e" * 40, dirty=True)})
-    for part in ("0123456789ab", "e" * 12 + " (dirty)", "1 x Some CPU", "short_128", "d" * 12):
-        assert part in later.provenance
+    assert str(later.scored_by).startswith(f"{'e' * 12} (dirty) on 1 x Some CPU")
 
 
 def test_optional_fields_may_be_missing():
@@ -169,7 +168,6 @@ def test_curve_has_losses_and_accuracies_by_step(tmp_path):
     "line",
     [
         "3",
-        '{"step": 3, "loss": 1.0}',
         '{"kind": "train", "loss": 1.0}',
         '{"kind": "train", "step": 3}',
         '{"kind": "train", "step": "x", "loss": 1.0}',

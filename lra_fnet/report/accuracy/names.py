@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from lra_fnet import config
 from lra_fnet.report.accuracy.cell import TASKS
 from lra_fnet.report.accuracy.published import published
-from lra_fnet.run.folder import Begun
 from lra_fnet.run.result import Record
 
 MAIN = ("transformer", "linear", "fnet", "performer")  # with a colour each; in the README's table
@@ -31,7 +30,7 @@ def speed_only(model: str) -> bool:
     return all(m.speed_only for m in experiment.load("listops", model, "cpu").model.encoder.mixers)
 
 
-def name_of(run: Record | Begun) -> str:
+def name_of(run: Record) -> str:
     """Returns the label of a run's row, with what differs: "FNet, Encoder.num_layers=1".
 
     A name of the user's stands for the overrides.
@@ -45,10 +44,9 @@ def name_of(run: Record | Begun) -> str:
     return ", ".join(filter(None, [title, stage, *values]))
 
 
-def stages(run: Record | Begun, variant: str) -> tuple[str, str]:
+def stages(run: Record, variant: str) -> tuple[str, str]:
     """Returns what a pre-trained run's variant says of its two stages; see `Job.variant`."""
-    origin, own = run.origin if isinstance(run, Begun) else run.init, variant.partition("-")[2]
-    theirs = origin.variant if origin else ""
+    theirs, own = run.init.variant if run.init else "", variant.partition("-")[2]
     if theirs and (own.startswith(f"{theirs}-") or (own == theirs and not run.overrides)):
         return f"pre-trained ({theirs})", own[len(theirs) + 1 :]
     return "pre-trained", own
