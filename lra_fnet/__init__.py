@@ -100,9 +100,8 @@ def train(
     allocator.keep_freed_memory()
     compile_cache.use()
     from lra_fnet.run import model as trained
-    from lra_fnet.run import pretrained
     from lra_fnet.run.execute import run
-    from lra_fnet.run.job import Job
+    from lra_fnet.run.job import Job, auto
 
     bindings = config.split_bindings(set) if isinstance(set, str) else set
     if isinstance(bindings, Mapping):
@@ -130,7 +129,7 @@ def train(
         test=test,
     )
     if init == "auto":
-        asked = pretrained.auto(dataclasses.replace(asked, init=None))
+        asked = auto(dataclasses.replace(asked, init=None))
     run(asked)
     return trained.load_run(asked.folder, imports=asked.imports, denoise=denoise)
 

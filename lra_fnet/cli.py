@@ -281,10 +281,10 @@ def _names(args, option: str, kind: str) -> list[str] | None:
 
 def _beginning(args):
     """Returns the job of the options, with the pre-trained run that --init names."""
-    from lra_fnet.run import pretrained
+    from lra_fnet.run import job
 
     if args.init == "auto":
-        return pretrained.auto(_job(args, init=None))
+        return job.auto(_job(args, init=None))
     return _job(args, init=args.init and Path(args.init))
 
 
@@ -486,7 +486,7 @@ def _span(args) -> None:
 
     measured = span.measure_run(args.run, args.rows, args.imports, args.data)
     terminal.console().print(span.table(measured))
-    print(f"wrote {span.keep(measured, args.run)}")
+    print(f"wrote {args.run / 'attention_span.json'}")
 
 
 @_verb("run", FILE=_text("default: standard input", kind=Path, nargs="*"))
@@ -553,8 +553,8 @@ def _verify(args) -> int:
       replay  the first steps, trained again, give the losses in metrics.jsonl
 
     A check is "ok", "note" (with a remark below the table), "not there" (a file that it needs is
-    missing), "not asked for" (replay without --replay) or "FAILED". 1 % of a loss may differ,
-    as it does on another kind of machine.
+    missing, or --replay) or "FAILED". 1 % of a loss may differ, as it does on another kind of
+    machine.
 
     Example:
       lra-fnet verify runs/cpu/listops/fnet/seed0 --replay 100

@@ -100,9 +100,9 @@ def put(root, result):
     return folder / "result.json"
 
 
-def records(*results):
+def records(*made):
     """Parses results, as `results.collect` does for those in folders."""
-    return [dataclasses.replace(results.parse(r), folder=f"runs/{folder_of(r)}") for r in results]
+    return [dataclasses.replace(results.parse(r), folder=f"runs/{folder_of(r)}") for r in made]
 
 
 def folder_of(result):

@@ -144,7 +144,7 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
         if failed:
             lines.append(f"{runs[0].label}: left out {', '.join(failed)}")
         lines += notes.about_seeds(runs[0].label, runs)
-    if len({device for run in (*first, *second) for device in run.devices}) > 1:
+    if len({run.trained_on for run in (*first, *second)}) > 1:
         lines.append("steps/s: not all on one device")
     untested = [run.folder for run in (*first, *second) if not run.tested]
     if untested:

@@ -44,27 +44,37 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
       UserError: the folder does not hold a finished run, or its data or imported code differs from
         the run's.
     """
-    if (result := jobs.finished(folder)[1]).score("test"):
-        return result
     with jobs.lock(folder):
-        _, result = jobs.finished(folder)
-        if result.score("test"):  # by another process, until now
-            return result
-        config.import_modules(imports)
-        if differences := results.code_differences(result.code, result.config, imports):
-            raise UserError(
-                f"{folder} was trained with other code ({'; '.join(map(str, differences))}), and "
-                "the test score is recorded once: name that code with --import, or restore it"
-            )
-        last, best = (model.load_run(folder, kind, imports) for kind in ("last", "best"))
-        score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
-        states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
-        with fastest.decisions(dict(result.resolved)):
-            test = score_test(score, states, last.data(data), folder)
-        here, facts = provenance.of_process(), {"test": test}
-        if any(getattr(result, name) != value for name, value in vars(here).items()):
-            facts["scored_by"] = dataclasses.asdict(here)
-        return results.write(folder, {**result.raw, **facts})
+        return score_run(folder, imports, data)
+
+
+def score_run(folder: Path, imports: Sequence[str], data: Path | None) -> Record:
+    """Does what `evaluate` does, in every process of a run, for who holds the folder's lock."""
+    _, result = jobs.finished(folder)
+    if result.score("test"):
+        return result
+    config.import_modules(imports)
+    if differences := results.code_differences(result.code, result.config, imports):
+        raise UserError(
+            f"{folder} was trained with other code ({'; '.join(map(str, differences))}), and the "
+            "test score is recorded once: name that code with --import, or restore it"
+        )
+    last, best = (model.load_run(folder, kind, imports) for kind in ("last", "best"))
+    score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
+    states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
+    with fastest.decisions(dict(result.resolved)):
+        test = score_test(score, states, last.data(data), folder)
+    here, facts = provenance.of_process(), {"test": test}
+    if any(getattr(result, name) != value for name, value in vars(here).items()):
+        facts["scored_by"] = dataclasses.asdict(here)
+    return record(folder, {**result.raw, **facts})
+
+
+def record(folder: Path, result: dict[str, Any]) -> Record:
+    """Returns the object of a result.json as a value; the first process writes it."""
+    if hosts.first():
+        return results.write(folder, result)
+    return results.parse(results.seal(result), path=folder)
 
 
 def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> dict[str, Any]:

@@ -184,6 +184,21 @@ def _absolute(value: Any) -> Any:
     return Path(os.path.abspath(value)) if is_path else value
 
 
+def auto(job: Job) -> Job:
+    """Returns the job that begins from the run of `lra-fnet pretrain` with the same options.
+
+    Raises:
+      UserError: there is none.
+    """
+    before = dataclasses.replace(job, denoise=True)
+    if not (before.folder / "run.json").exists():
+        again = terminal.command(before.command())
+        raise UserError(f"--init auto: there is no {before.folder} yet; first: {again}")
+    names = {text: config.short(config.split(text)[0]) for text in job.overrides}
+    own = [text for text, name in names.items() if not name.startswith("Denoising.")]
+    return dataclasses.replace(job, init=before.folder, overrides=tuple(own))
+
+
 @dataclasses.dataclass(frozen=True)
 class Begun(Job):
     """A run as its run.json describes it: its job, and what it began with."""

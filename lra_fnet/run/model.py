@@ -19,7 +19,7 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import flax.traverse_util
 import jax
@@ -42,13 +42,18 @@ from lra_fnet.models.kernels import fastest
 from lra_fnet.objective import Classify
 from lra_fnet.run import result as results
 from lra_fnet.run.job import Job, finished
-from lra_fnet.run.result import CHECKPOINTS, TEST_LOG, Checkpoint, Record
+from lra_fnet.run.result import CHECKPOINTS, TEST_LOG, Checkpoint, Init, Record
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, sets
 from lra_fnet.training import checkpoint as checkpoints
 from lra_fnet.training import pipeline
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of an export
 _TRAINING_ONLY = ("Run.", "Optimizer.")  # bindings that do not affect a trained model's outputs
+
+# Bindings that do not change what an encoder computes in evaluation, but for the length.
+_ELSEWHERE = ("Run.", "Optimizer.", "Head.", "Denoising.", "TASK", "build.", "DATASET")
+_ELSEWHERE += ("Encoder.dropout", "Encoder.attention_dropout", "Encoder.remat", "Encoder.pooling")
+_ELSEWHERE += ("MAX_LEN", "Encoder.max_len", "Encoder.dtype", *config.SPEED_ONLY)
 
 # One text: the content of a file, str as UTF-8, or the values of its tokens, uint8 [length]. For
 # tasks with two texts per row, an input is a pair of these.
@@ -252,12 +257,11 @@ def load_run(
     device.require()
     config.import_modules(imports)
     differences = results.code_differences(result.code, result.config, imports)
-    gone = {one.name for one in differences if one.new == results.NOT_IMPORTED}
-    missing = [n for n in named if not imports or f"code of {config.code_name(n)}" in gone]
-    if missing:
+    gone = [one.name for one in differences if one.new == results.NOT_IMPORTED]
+    if gone := gone or ([] if imports else named):
         raise UserError(
-            f"{folder} was trained with outside code, {', '.join(missing)}: if you trust your "
-            "copy, name it with --import"
+            f"{folder} was trained with outside code, {', '.join(gone)}: if you trust your copy, "
+            "name it with --import"
         )
     try:
         experiment = experiments.restore(result.config, imports)
@@ -282,6 +286,55 @@ def _no_classes(folder: Path) -> UserError:
     return UserError(
         f"{folder} holds a run of `lra-fnet pretrain`, whose model has no classes: train one that "
         f"begins from it, with --init {folder}"
+    )
+
+
+class Start(NamedTuple):
+    """What a run takes over from a pre-trained one."""
+
+    facts: Init
+    variables: dict  # of its best checkpoint, by collection
+
+
+def open_pretrained(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) -> Start:
+    """Reads the best checkpoint of a pre-trained run for an experiment that begins from it.
+
+    Clears gin's bindings.
+
+    Args:
+      folder: of a complete run of `lra-fnet pretrain`.
+      experiment: the one that begins.
+      imports: see `load_run`.
+
+    Raises:
+      UserError: see `load_run`; the encoders differ.
+    """
+    run = load_run(folder, "best", imports, denoise=True)
+    how, result = run.experiment.denoising, run.result
+    assert how is not None
+    encoders = [one.model.encoder for one in (run.experiment, experiment)]
+    old, new = (encoder.mixer_length for encoder in encoders)
+    differences = config.differing(run.experiment.config, experiment.config)
+    misfit = [str(one) for one in differences if not one.name.startswith(_ELSEWHERE)]
+    if old != new and any(mixer.bound_to_max_len for mixer in encoders[1].mixers):
+        misfit.append(f"made for {old:,} -> {new:,} tokens, see MAX_LEN")
+    if misfit:
+        raise UserError(
+            f"--init {folder} has another encoder ({'; '.join(misfit)}): pre-train one with the "
+            "settings of this run"
+        )
+    settings = dataclasses.asdict(how).items()
+    return Start(
+        Init(
+            run=f"{result.label}/seed{result.seed}",
+            objective=" ".join(f"Denoising.{name}={value!r}" for name, value in settings),
+            rate=how.rate,
+            step=run.step,
+            steps=result.steps,
+            wall_seconds=result.wall_seconds,
+            sha256=checkpoints.sha256(run.variables["params"]["encoder"]),
+        ),
+        run.variables,
     )
 
 

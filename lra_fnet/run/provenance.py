@@ -18,8 +18,8 @@ from lra_fnet.run.result import Device, Process
 def of_process() -> Process:
     """Returns the code and the machine of this process."""
     packages = ("jax", "jaxlib", "flax", "optax", "safetensors", "numpy", "gin-config")
-    versions = {name: importlib.metadata.version(name) for name in packages}
-    revision, dirty = commit()
+    versions = {"python": platform.python_version(), "lra_fnet": __version__}
+    versions |= {name: importlib.metadata.version(name) for name in packages}
     device = Device(
         name=_device_name(),
         platform=jax.default_backend(),
@@ -27,13 +27,12 @@ def of_process() -> Process:
         processes=jax.process_count(),
         cores=len(os.sched_getaffinity(0)),
     )
-    versions = {"python": platform.python_version(), "lra_fnet": __version__, **versions}
     settings = {  # which change the last bits of a result
         "XLA_FLAGS": os.environ.get("XLA_FLAGS"),
         "JAX_DEFAULT_MATMUL_PRECISION": jax.config.values["jax_default_matmul_precision"],
     }
     versions |= {name: str(value) for name, value in settings.items() if value}
-    return Process(device, versions, revision, dirty)
+    return Process(device, versions, *commit())
 
 
 @functools.cache

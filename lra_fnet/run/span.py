@@ -21,7 +21,6 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
 from lra_fnet.machine.terminal import Fitted
-from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import encode
 from lra_fnet.models.mixers import attention
 from lra_fnet.objective import Classify
@@ -37,7 +36,7 @@ _WEIGHTS = 2**24  # attention weights that are held at a time: 64 MiB
 def measure_run(
     folder: Path, rows: int, imports: Sequence[str] = (), data: Path | None = None
 ) -> Span:
-    """Measures a run's span on validation rows; `keep` writes it.
+    """Measures a run's span on validation rows and writes attention_span.json into its folder.
 
     The weights are those of the checkpoint best on validation, computed in float32.
 
@@ -49,10 +48,10 @@ def measure_run(
 
     Raises:
       UserError: see `load_run`; the data differs from the run's; the model has no softmax
-        attention over all tokens.
+        attention over all tokens; the file cannot be written.
     """
     run = load_run(folder, imports=imports)
-    if not attention_layers(run.model.encoder):
+    if not any(isinstance(mixer, attention.Attention) for mixer in run.model.encoder.mixers):
         raise UserError(
             f"{folder}: the attention span needs softmax attention over all tokens, and no mixer "
             f"of {run.result.model} computes it: choose a run of another model"
@@ -61,10 +60,9 @@ def measure_run(
     split = run.task.splits[1]
     arrays = prepared.arrays(split)
     chosen = np.sort(np.random.default_rng(0).permutation(len(arrays.labels))[:rows])
-    arrays = arrays.take(chosen)
-    batch_size = run.experiment.run.eval_batch_size
-    layers, uniform = measure(Classify(run.task, run.model), run.variables, arrays, batch_size)
-    return Span(
+    given = run.variables, arrays.take(chosen), run.experiment.run.eval_batch_size
+    layers, uniform = measure(Classify(run.task, run.model), *given)
+    span = Span(
         mean=float(np.mean(list(layers.values()))),
         uniform=uniform,
         layers=tuple(
@@ -76,22 +74,9 @@ def measure_run(
         rows=len(chosen),
         data_sha256=prepared.fingerprint,
     )
-
-
-def keep(span: Span, folder: Path) -> Path:
-    """Writes the span of a run as attention_span.json into its folder; returns the path.
-
-    Raises:
-      UserError: it cannot be written.
-    """
     facts = dataclasses.asdict(span) | dataclasses.asdict(provenance.of_process())
     disk.write_json(folder / SPAN, facts, "--run")
-    return folder / SPAN
-
-
-def attention_layers(encoder: Encoder) -> list[int]:
-    """Returns the layers that mix by softmax attention over all tokens."""
-    return [n for n, mixer in enumerate(encoder.mixers) if isinstance(mixer, attention.Attention)]
+    return span
 
 
 def measure(

@@ -31,7 +31,7 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import progress
 from lra_fnet.models.encoder import parameter_count, variable_shapes
 from lra_fnet.models.kernels import fastest
-from lra_fnet.run import evaluate, model, pretrained
+from lra_fnet.run import evaluate, model
 from lra_fnet.run import folder as folders
 from lra_fnet.run import job as jobs
 from lra_fnet.run import result as results
@@ -40,8 +40,7 @@ from lra_fnet.tasks import sets
 from lra_fnet.training.checkpoint import sha256
 from lra_fnet.training.replay import mean_loss, replay
 
-OK, NOTE, ABSENT, FAILED = "ok", "note", "not there", "FAILED"
-UNASKED = "not asked for"  # the replay without --replay
+NOTE, ABSENT, FAILED = "note", "not there", "FAILED"
 TOLERANCE = 0.01  # relative, of losses trained again
 
 
@@ -52,20 +51,8 @@ class Absent(Exception):
 class Finding(NamedTuple):
     """The outcome of a check, and the reason."""
 
-    state: str = OK
+    state: str = "ok"
     reason: str = ""
-
-
-class Verdict(NamedTuple):
-    """The findings about one run, by check."""
-
-    run: str
-    findings: dict[str, Finding]
-
-    @property
-    def failed(self) -> bool:
-        """Whether a check failed."""
-        return any(finding.state == FAILED for finding in self.findings.values())
 
 
 class Options(NamedTuple):
@@ -91,18 +78,18 @@ def main(paths: Sequence[Path], options: Options) -> int:
     verdicts = []
     for number, folder in enumerate(folders_below, start=1):
         progress.say(f"{number} of {len(folders_below)}: {folder}")
-        verdicts.append(verify(folder, options, moved=folder in paths))
+        verdicts.append((folder, verify(folder, options, moved=folder in paths)))
     lines = [f"| run | {' | '.join(CHECKS)} |", "| --- " * (len(CHECKS) + 1) + "|"]
     reasons: dict[str, list[str]] = {}
-    for one in verdicts:
-        lines.append(f"| {one.run} | {' | '.join(f.state for f in one.findings.values())} |")
-        for name, finding in one.findings.items():
-            if finding.reason:
-                reasons.setdefault(f"{name} {finding.state}: {finding.reason}", []).append(one.run)
+    for folder, findings in verdicts:
+        lines.append(f"| {folder} | {' | '.join(f.state for f in findings.values())} |")
+        for name, (state, reason) in findings.items():
+            if reason:
+                reasons.setdefault(f"{name} {state}: {reason}", []).append(str(folder))
     for reason, runs in reasons.items():
         names = "all" if len(runs) == len(verdicts) > 1 else ", ".join(runs)
         lines.append(f"- {reason} ({names})")
-    failed = sum(one.failed for one in verdicts)
+    failed = sum(any(f.state == FAILED for f in findings.values()) for _, findings in verdicts)
     print("\n".join([*lines, "", f"runs: {len(verdicts)}, failed: {failed}"]))
     return int(failed > 0)
 
@@ -130,8 +117,8 @@ def find(path: Path) -> list[Path]:
     return shown
 
 
-def verify(folder: Path, options: Options, *, moved: bool = True) -> Verdict:
-    """Makes every check of a run that its files allow.
+def verify(folder: Path, options: Options, *, moved: bool = True) -> dict[str, Finding]:
+    """Makes every check of a run that its files allow; returns the findings by check.
 
     Args:
       folder: a run folder with or without checkpoints, or an export.
@@ -144,7 +131,7 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Verdict:
         result = exported[1] if exported else results.read(folder, moved=moved)
         assert result is not None
     except UserError as error:
-        return Verdict(str(folder), findings | {"result": Finding(FAILED, str(error))})
+        return findings | {"result": Finding(FAILED, str(error))}
     if options.data is None:
         with contextlib.suppress(UserError):
             options = options._replace(data=(jobs.read(folder) or jobs.Job).data)
@@ -152,16 +139,12 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Verdict:
         try:
             with fastest.decisions(dict(result.resolved)):
                 found = check(folder, result, options)
-            findings[name] = found if isinstance(found, Finding) else _noted(found)
+            findings[name] = Finding(NOTE, "; ".join(found)) if found else Finding()
         except Absent as error:
             findings[name] = Finding(ABSENT, str(error))
         except Exception as error:  # what a stranger wrote can fail anywhere in the model
             findings[name] = Finding(FAILED, one_line(error, 300))
-    return Verdict(str(folder), findings)
-
-
-def _noted(notes: Sequence[str]) -> Finding:
-    return Finding(NOTE, "; ".join(notes)) if notes else Finding()
+    return findings
 
 
 # The checks. Each raises an exception if it fails, and otherwise returns what is worth a note.
@@ -290,10 +273,10 @@ def _is_known(commit: str) -> bool:
         return False
 
 
-def _replay(folder: Path, result: Record, options: Options) -> Finding:
+def _replay(folder: Path, result: Record, options: Options) -> list[str]:
     """Trains the first steps again and compares the mean losses with metrics.jsonl."""
     if not options.replay:
-        return Finding(UNASKED, "--replay STEPS trains the first steps again")
+        raise Absent("--replay STEPS trains the first steps again")
     if not result.complete:
         raise Absent(f"the run ended as {result.state}")
     experiment = _of_names(result, options)
@@ -309,7 +292,7 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
         begun = jobs.read(folder)
         if begun is None or begun.init is None or not begun.init.is_dir():
             raise Absent(f"the run that it began from is not there: {result.init.run}")
-        start = pretrained.open_run(begun.init, experiment, options.imports)
+        start = model.open_pretrained(begun.init, experiment, options.imports)
         _same("encoder of --init", start.facts.sha256, result.init.sha256)
         variables = start.variables
     losses, state = replay(experiment, data.arrays("train"), result.seed, steps, variables)
@@ -322,10 +305,9 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
         raise Absent(f"metrics.jsonl has no loss up to step {steps}")
     if not max(off) <= TOLERANCE or not np.isfinite(losses).all():  # nor if one is not a number
         raise UserError(f"losses of {steps} steps differ by up to {max(off):.2g}")
-    how = f"within {max(off):.1g}" if any(off) else "exactly as recorded"
-    if steps == last and sha256(state.params) == result.parameters_sha256:
-        how = "the same parameters"
-    return Finding(OK, f"{steps} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}: {how}")
+    if steps == last and sha256(state.params) != result.parameters_sha256:
+        return ["all steps gave other parameters"]
+    return [f"losses of {steps} steps differ by up to {max(off):.1g}"] * any(off)
 
 
 CHECKS = {

@@ -162,7 +162,7 @@ class Plan:
         """Returns the run of one trial; it reads test only if the sweep selects nothing.
 
         Raises:
-          UserError: there is no run that it should begin from; see `pretrained.auto`.
+          UserError: there is no run that it should begin from; see `job.auto`.
         """
         task, model = self.pairs[pair]
         job = dataclasses.replace(
@@ -176,9 +176,7 @@ class Plan:
             denoise=self.sweep.pretrain,
         )
         if self.sweep.init == "auto":
-            from lra_fnet.run import pretrained  # takes a while
-
-            job = pretrained.auto(job)
+            job = jobs.auto(job)
         elif self.sweep.init:
             job = dataclasses.replace(job, init=Path(self.sweep.init))
         return dataclasses.replace(job, overrides=(*job.overrides, *axes_.bindings(point)))

@@ -193,11 +193,10 @@ def test_both_stages_are_verified_with_their_first_steps(stages, monkeypatch):
     config.import_modules([str(OUTSIDE / "parity.py")])
     options = verify.Options(imports=("parity",), gin_dirs=(OUTSIDE,), replay=6)
     for path in NAMED:
-        found = verify.verify(stages / path, options, moved=False).findings
+        found = verify.verify(stages / path, options, moved=False)
         states = {name: finding.state for name, finding in found.items()}
         assert (states["result"], states["config"], states["data"]) == ("ok", "ok", "ok"), found
         assert states["replay"] == "ok", found
-        assert "the same parameters" in found["replay"].reason
 
 
 def test_a_set_whose_validation_rows_are_its_test_rows_is_refused(command, tmp_path):

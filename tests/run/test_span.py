@@ -113,7 +113,6 @@ def test_spans_of_a_model_are_means_over_texts_of_its_real_weights(task, pooling
 def test_hybrid_has_the_spans_of_its_attention_layers():
     sizes = ["Encoder.num_layers=3", "hybrid.attention_layers=1", "hybrid.layout='MIDDLE'"]
     built = experiment.load("listops", "fnet_hybrid", "cpu", [*TINY, *sizes])
-    assert span.attention_layers(built.model.encoder) == [1]
     shapes = built.shapes()
     batch = next(span.pipeline.eval_batches(rows(4), 4))
     spans, _, _ = jax.eval_shape(span.make_spans(built.objective), shapes, batch)
@@ -127,8 +126,7 @@ def test_span_is_written_into_the_run_folder_and_leaves_test_closed(folders, tmp
     result = json.loads((trial / "result.json").read_text())
     for number, count in ((8, 8), (1000, 20)):
         measured = span.measure_run(trial, number)
-        path = span.keep(measured, trial)
-        assert measured == typed_json.load(path, Span)
+        assert measured == typed_json.load(trial / "attention_span.json", Span)
         assert (measured.rows, measured.split) == (count, "validation")
     assert {"commit", "device"} <= {*json.loads((trial / "attention_span.json").read_text())}
     (layer,) = measured.layers

@@ -12,7 +12,7 @@ from paths import OUTSIDE, ROOT
 
 from lra_fnet import cli
 from lra_fnet.errors import UserError
-from lra_fnet.run import job, pretrained
+from lra_fnet.run import job
 from lra_fnet.sweep import axes, plan, scheduler
 from lra_fnet.tasks import BUILT_IN
 
@@ -173,7 +173,7 @@ def test_trials_begin_from_the_pretraining_of_their_seed(tmp_path, monkeypatch):
         asked.append(job)
         return dataclasses.replace(job, init=Path(f"before{job.seed}"), overrides=("C.d=5",))
 
-    monkeypatch.setattr(pretrained, "auto", auto)
+    monkeypatch.setattr(job, "auto", auto)
     begun = planned(tmp_path, init="auto", overrides=["C.d=5", "Denoising.rate=0.5"])
     made = begun.job(0, {"A.b": "2"}, 3)
     assert (made.init, made.overrides, made.test) == (Path("before3"), ("C.d=5", "A.b=2"), False)
