@@ -174,35 +174,27 @@ def test_code_of_an_import_is_recorded_and_another_one_is_another_configuration(
 
 def test_import_that_is_left_out_or_added_is_another_configuration(tmp_path, command):
     """A module without configurables may change other code."""
-    names = ("patches_one", "patches_two")
-    files = [tmp_path / f"{name}.py" for name in names]
+    files = [tmp_path / f"patches_{name}.py" for name in ("one", "two", "three")]
     for file in files:
         file.write_text(f"NAME = {file.stem!r}\n")
-    first, second = (f"--import={file}" for file in files)
+    first, second, third = (f"--import={file}" for file in files)
     folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2", options=[first, second])
-    assert results.read(folder).code.keys() == {f"{name}.py" for name in names}
     words = dataclasses.replace(jobs.read(folder), imports=()).command()
     assert command(*words, second, first)[0] == 0  # complete already
-    third = tmp_path / "patches_three.py"
-    third.write_text("NAME = 3\n")
-    score = ("evaluate", "--run", str(folder))
-    for options, words_of in (
+    change(folder / "result.json", test=None)
+    for options, line in (
         ([first], r"code of patches_two.py: \w{12} -> not imported"),
-        ([first, second, f"--import={third}"], r"code of patches_three.py: not recorded -> \w{12}"),
+        ([first, second, third], r"code of patches_three.py: not recorded -> \w{12}"),
     ):
-        code, err, _ = command(*words, *options)
-        assert code == 2
-        assert re.search(words_of, err)
-        change(folder / "result.json", test=None)
-        code, err, _ = command(*score, *options)
-        assert code == 2
-        assert re.search(words_of, err)
-        assert not results.read(folder).tested
+        for call in (words, ["evaluate", "--run", str(folder)]):
+            code, err, _ = command(*call, *options)
+            assert code == 2
+            assert re.search(line, err)
+            assert not results.read(folder).tested
     with pytest.raises(UserError, match=r"outside code, code of patches_two.py: if you trust"):
         lra_fnet.load_run(folder, imports=[files[0]])
-    renamed = tmp_path / "renamed.py"
-    shutil.copy(files[1], renamed)
-    assert command(*score, first, f"--import={renamed}")[0] == 0
+    renamed = shutil.copy(files[1], tmp_path / "renamed.py")
+    assert command("evaluate", "--run", str(folder), first, f"--import={renamed}")[0] == 0
     assert results.read(folder).tested
 
 

@@ -25,7 +25,7 @@ from lra_fnet.run import execute, provenance
 from lra_fnet.run import job as jobs
 from lra_fnet.run import result as results
 from lra_fnet.run.job import Job
-from lra_fnet.training import checkpoint, loop
+from lra_fnet.training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -144,6 +144,31 @@ def test_a_run_without_a_checkpoint_gives_way_to_other_settings(train, tmp_path)
     assert train(*wild)[0] == 2  # it holds a complete run now
 
 
+@pytest.fixture
+def stopped(train, monkeypatch, capfd):
+    """Trains until the first call of a function, in which SIGTERM comes; returns code and stderr."""
+
+    def call(place):
+        owner, _, name = place.rpartition(".")
+        original, calls = pkgutil.resolve_name(place), []
+
+        def interrupt(*positional, **named):
+            calls.append(positional)
+            if len(calls) == 1:  # a second signal would end this process
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(*positional, **named)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(pkgutil.resolve_name(owner), name, interrupt)
+            patched.setattr(os, "_exit", sys.exit)
+            try:
+                return train()[:2]
+            except SystemExit as error:
+                return error.code, capfd.readouterr().err
+
+    return call
+
+
 @pytest.mark.parametrize(
     ("where", "saved"),
     [
@@ -153,26 +178,9 @@ def test_a_run_without_a_checkpoint_gives_way_to_other_settings(train, tmp_path)
     ],
 )
 def test_sigterm_at_any_moment_is_code_143_and_the_same_command_resumes(
-    where, saved, train, tmp_path, monkeypatch, capfd
+    where, saved, train, stopped, tmp_path
 ):
-    place, _, name = where.rpartition(".")
-    owner = pkgutil.resolve_name(place)
-    original = getattr(owner, name)
-    calls = []
-
-    def interrupt(*positional, **named):
-        calls.append(positional)
-        if len(calls) == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(*positional, **named)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, name, interrupt)
-        patched.setattr(os, "_exit", sys.exit)
-        try:
-            code, err, _ = train()
-        except SystemExit as error:
-            code, err = error.code, capfd.readouterr().err
+    code, err = stopped(where)
     assert code == 143, err
     command = f"lra-fnet train --task parity --model fnet --preset cpu --gin-dir {OUTSIDE}\n"
     assert (command in err) == saved
@@ -182,36 +190,28 @@ def test_sigterm_at_any_moment_is_code_143_and_the_same_command_resumes(
     assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 3
 
 
-def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeypatch):
+def test_run_resumed_with_other_code_names_both_commits(train, stopped, tmp_path, monkeypatch):
     """Also twice with the same code; code that trained no step of it does not count."""
-    folder = tmp_path / "runs/cpu/parity/fnet/seed0"
-
-    def trained(digit, *place):
-        """Trains with a commit until the first call of a function, in which a signal comes."""
-        with monkeypatch.context() as patched:
-            patched.setattr(provenance, "commit", lambda: (digit * 40, False))
-            patched.setattr(os, "_exit", sys.exit)
-            if place:
-                original, calls = getattr(*place), []
-
-                def interrupt(*positional, **named):
-                    calls.append(positional)
-                    if len(calls) == 1:  # a second signal would end this process
-                        os.kill(os.getpid(), signal.SIGTERM)
-                    return original(*positional, **named)
-
-                patched.setattr(*place, interrupt)
-            try:
-                return train()[0]
-            except SystemExit as error:
-                return error.code
-
-    assert trained("a", loop.Loop, "__call__") == 143
-    assert trained("b", loop, "wait_for") == 143
-    assert trained("b", loop, "wait_for") == 143
-    assert trained("c") == 0
-    done = results.read(folder)
+    places = ("training.loop.Loop.__call__", *["training.loop.wait_for"] * 2)
+    for digit, place in zip("abb", places, strict=True):
+        monkeypatch.setattr(provenance, "commit", lambda digit=digit: (digit * 40, False))
+        assert stopped(f"lra_fnet.{place}")[0] == 143
+    monkeypatch.setattr(provenance, "commit", lambda: ("c" * 40, False))
+    assert train()[0] == 0
+    done = results.read(tmp_path / "runs/cpu/parity/fnet/seed0")
     assert (done.revision, [one.revision for one in done.earlier]) == ("c" * 12, ["b" * 12])
+
+
+def test_complete_run_without_checkpoints_is_not_trained_again_for_its_test_score(train, tmp_path):
+    """Its result would be lost."""
+    folder = tmp_path / "runs/cpu/parity/fnet/seed0"
+    assert train("--no-test")[0] == 0
+    before = (folder / "result.json").read_bytes()
+    shutil.rmtree(folder / "checkpoints")
+    code, err, _ = train()
+    assert code == 2
+    assert "--force" in err.splitlines()[-1]
+    assert (folder / "result.json").read_bytes() == before
 
 
 def test_folder_in_use_by_another_process_is_refused(train, tmp_path):

@@ -7,7 +7,6 @@ import math
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import float64, normal, random_variables
@@ -47,14 +46,6 @@ def test_spans_equal_plain_loops_for_any_block_size(monkeypatch, held):
     want = naive_span(*float64(query, key), mask)
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=0)
     assert not want[2].any()
-
-
-@pytest.mark.parametrize("tokens", [1, 2, 5, 11])
-def test_equal_weights_span_a_third_of_the_tokens(tokens):
-    """The mean of |i - j| over n x n pairs is (n^2 - 1) / (3 n)."""
-    mask = jnp.arange(11)[None] < tokens
-    got = span.spans(jnp.zeros((1, 11, 2, 3)), normal(1, 11, 2, 3), mask)
-    np.testing.assert_allclose(got, (tokens**2 - 1) / (3 * tokens), rtol=1e-6)
 
 
 def projections(built, variables, arrays):
@@ -108,15 +99,6 @@ def test_spans_of_a_model_are_means_over_texts_of_its_real_weights(task, pooling
     tokens = mask.sum(1)
     assert uniform == pytest.approx(((tokens**2 - 1) / (3 * tokens)).mean(), rel=1e-6)
     assert abs(spans[0] - uniform).max() > 1e-3  # the weights are not equal
-
-
-def test_hybrid_has_the_spans_of_its_attention_layers():
-    sizes = ["Encoder.num_layers=3", "hybrid.attention_layers=1", "hybrid.layout='MIDDLE'"]
-    built = experiment.load("listops", "fnet_hybrid", "cpu", [*TINY, *sizes])
-    shapes = built.shapes()
-    batch = next(span.pipeline.eval_batches(rows(4), 4))
-    spans, _, _ = jax.eval_shape(span.make_spans(built.objective), shapes, batch)
-    assert {layer: heads.shape for layer, heads in spans.items()} == {1: (4, 2)}
 
 
 @pytest.mark.slow
