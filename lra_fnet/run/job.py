@@ -245,9 +245,7 @@ def finished(folder: Path) -> tuple[Begun, Record]:
     """
     job, result = read(folder), results.read(folder, moved=True)
     if job is None:
-        seeds = sorted(file.parent for file in folder.glob("seed*/run.json"))
-        cure = f"name one of its seeds: {seeds[0]}" if seeds else "name one"
-        raise UserError(f"{folder} is not a run folder (it has no run.json): {cure}")
+        raise UserError(f"{folder} is not a run folder (it has no run.json): name one")
     if result is None or not result.complete:
         ended = f"ended as {result.state}" if result else "is unfinished"
         raise UserError(

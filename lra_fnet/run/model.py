@@ -159,7 +159,7 @@ class TrainedRun:
           UserError: an input does not fit the task, or the run is one of `lra-fnet pretrain`.
         """
         if self.result.denoise:
-            raise _no_classes(self.folder)
+            raise ValueError("the model of a pre-trained run has no classes")
         values, lengths = self._padded(inputs)
         arrays = Arrays(values, lengths, np.zeros(len(values), np.int32))
         size = 1 << (len(values) - 1).bit_length()
@@ -253,7 +253,10 @@ def load_run(
         step = getattr(result.validation, kind).step
         read = functools.partial(checkpoints.read, folder, kind, step=step)
     if result.denoise and not denoise:
-        raise _no_classes(folder)
+        raise UserError(
+            f"{folder} holds a run of `lra-fnet pretrain`, whose model has no classes: train one "
+            f"that begins from it, with --init {folder}"
+        )
     device.require()
     config.import_modules(imports)
     differences = results.code_differences(result.code, result.config, imports)
@@ -280,13 +283,6 @@ def load_run(
         progress.say(f"{folder} was trained with other code ({difference}): results may differ")
     variables = read(shapes)
     return TrainedRun(folder, experiment, variables, kind, step, result, named, tuple(imports), job)
-
-
-def _no_classes(folder: Path) -> UserError:
-    return UserError(
-        f"{folder} holds a run of `lra-fnet pretrain`, whose model has no classes: train one that "
-        f"begins from it, with --init {folder}"
-    )
 
 
 class Start(NamedTuple):
@@ -370,29 +366,23 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
         arrays = safetensors.numpy.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"{file} cannot be read ({error}): export it again") from None
-    shapes = ({n: (a.dtype, a.shape) for n, a in leaves.items()} for leaves in (flat(like), arrays))
+    wanted = flax.traverse_util.flatten_dict(_merged(like), sep="/")
+    shapes = ({n: (a.dtype, a.shape) for n, a in leaves.items()} for leaves in (wanted, arrays))
     params = flax.traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
     constants = {name: params.pop(name, {}) for name in like if name != "params"}
     variables = {"params": params, **constants}
-    if operator.ne(*shapes) or weights_sha256(variables) != export.parameters_sha256:
+    if operator.ne(*shapes) or checkpoints.sha256(_merged(variables)) != export.parameters_sha256:
         raise UserError(f"{file}: the parameters differ from those of {CONFIG}: export them again")
     return variables
 
 
-def _others_merged(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters next to the running averages and constants, if there are some."""
+def _merged(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters next to the running averages and constants, if there are some.
+
+    Flat, their names are those in an export: encoder/block_0/mlp/wide/kernel, constants/encoder/...
+    """
     others = {name: tree for name, tree in variables.items() if name != "params"}
     return {**variables["params"], **others}
-
-
-def weights_sha256(variables: Mapping[str, Any]) -> str:
-    """Returns the hash of the parameters and, if there are some, running averages and constants."""
-    return checkpoints.sha256(_others_merged(variables))
-
-
-def flat(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns arrays by name: encoder/block_0/mlp/wide/kernel, constants/encoder/... ."""
-    return flax.traverse_util.flatten_dict(_others_merged(variables), sep="/")
 
 
 # Predictions for files
@@ -511,13 +501,13 @@ def export(
         raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")
     run = load_run(folder, kind, imports)
     task = run.task
-    arrays = jax.tree.map(np.ascontiguousarray, jax.device_get(flat(run.variables)))
+    merged = jax.tree.map(np.ascontiguousarray, jax.device_get(_merged(run.variables)))
     needed = {name: store.read_file(run.data(), name) for name in task.needed}
     description = {
         "format": "lra-fnet 1",
         "checkpoint": run.checkpoint,
         "step": run.step,
-        "parameters_sha256": weights_sha256(run.variables),
+        "parameters_sha256": checkpoints.sha256(merged),
         "num_inputs": task.num_inputs,
         "classes": task.class_names,
         "vocabulary": {
@@ -537,7 +527,7 @@ def export(
         run=run, result=run.result, task=task, wilson=counts.wilson, code=code
     )
     contents = {
-        WEIGHTS: safetensors.numpy.save(arrays),
+        WEIGHTS: safetensors.numpy.save(flax.traverse_util.flatten_dict(merged, sep="/")),
         CONFIG: (json.dumps(description, indent=1) + "\n").encode(),
         CARD: card.encode(),
         **needed,

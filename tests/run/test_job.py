@@ -146,7 +146,7 @@ def test_a_run_without_a_checkpoint_gives_way_to_other_settings(train, tmp_path)
 
 @pytest.fixture
 def stopped(train, monkeypatch, capfd):
-    """Trains until the first call of a function, in which SIGTERM comes; returns code and stderr."""
+    """Trains until a function is called, in which SIGTERM comes; returns code and stderr."""
 
     def call(place):
         owner, _, name = place.rpartition(".")
