@@ -199,7 +199,7 @@ def auto(job: Job) -> Job:
     return dataclasses.replace(job, init=before.folder, overrides=tuple(own))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Begun(Job):
     """A run as its run.json describes it: its job, and what it began with."""
 

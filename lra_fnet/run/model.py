@@ -159,7 +159,7 @@ class TrainedRun:
           UserError: an input does not fit the task, or the run is one of `lra-fnet pretrain`.
         """
         if self.result.denoise:
-            raise ValueError("the model of a pre-trained run has no classes")
+            raise _no_classes(self.folder)
         values, lengths = self._padded(inputs)
         arrays = Arrays(values, lengths, np.zeros(len(values), np.int32))
         size = 1 << (len(values) - 1).bit_length()
@@ -253,10 +253,7 @@ def load_run(
         step = getattr(result.validation, kind).step
         read = functools.partial(checkpoints.read, folder, kind, step=step)
     if result.denoise and not denoise:
-        raise UserError(
-            f"{folder} holds a run of `lra-fnet pretrain`, whose model has no classes: train one "
-            f"that begins from it, with --init {folder}"
-        )
+        raise _no_classes(folder)
     device.require()
     config.import_modules(imports)
     differences = results.code_differences(result.code, result.config, imports)
@@ -283,6 +280,13 @@ def load_run(
         progress.say(f"{folder} was trained with other code ({difference}): results may differ")
     variables = read(shapes)
     return TrainedRun(folder, experiment, variables, kind, step, result, named, tuple(imports), job)
+
+
+def _no_classes(folder: Path) -> UserError:
+    return UserError(
+        f"{folder} holds a run of `lra-fnet pretrain`, whose model has no classes: train one that "
+        f"begins from it, with --init {folder}"
+    )
 
 
 class Start(NamedTuple):
@@ -350,7 +354,7 @@ def read_export(folder: Path) -> tuple[Export, Record] | None:
         raise UserError(f"{folder / CONFIG} cannot be read ({error}): export it again") from None
     for name, sha256 in export.files.items():
         file = folder / Path(name).name
-        if not file.is_file() or store.file_sha256(file) != sha256:
+        if not file.is_file() or sources.file_sha256(file) != sha256:
             raise UserError(f"{file} is not the file that was exported: export the run again")
     return export, result
 
@@ -366,7 +370,7 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
         arrays = safetensors.numpy.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"{file} cannot be read ({error}): export it again") from None
-    wanted = flax.traverse_util.flatten_dict(_merged(like), sep="/")
+    wanted = _flat(_merged(like))
     shapes = ({n: (a.dtype, a.shape) for n, a in leaves.items()} for leaves in (wanted, arrays))
     params = flax.traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
     constants = {name: params.pop(name, {}) for name in like if name != "params"}
@@ -377,12 +381,14 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
 
 
 def _merged(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters next to the running averages and constants, if there are some.
-
-    Flat, their names are those in an export: encoder/block_0/mlp/wide/kernel, constants/encoder/...
-    """
+    """Returns the parameters next to the running averages and constants, if there are some."""
     others = {name: tree for name, tree in variables.items() if name != "params"}
     return {**variables["params"], **others}
+
+
+def _flat(merged: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arrays by name: encoder/block_0/mlp/wide/kernel, constants/encoder/... ."""
+    return flax.traverse_util.flatten_dict(merged, sep="/")
 
 
 # Predictions for files
@@ -527,7 +533,7 @@ def export(
         run=run, result=run.result, task=task, wilson=counts.wilson, code=code
     )
     contents = {
-        WEIGHTS: safetensors.numpy.save(flax.traverse_util.flatten_dict(merged, sep="/")),
+        WEIGHTS: safetensors.numpy.save(_flat(merged)),
         CONFIG: (json.dumps(description, indent=1) + "\n").encode(),
         CARD: card.encode(),
         **needed,
