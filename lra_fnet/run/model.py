@@ -30,7 +30,7 @@ import safetensors
 import safetensors.numpy
 import scipy.special
 
-from lra_fnet import config, counts
+from lra_fnet import config
 from lra_fnet import experiment as experiments
 from lra_fnet.data import sources, store
 from lra_fnet.data.pieces import VOCABULARY
@@ -530,7 +530,7 @@ def export(
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     code = [Path(name).name if name.endswith(".py") else name for name in run.needs]
     card = environment.from_string(template.read_text("utf-8")).render(
-        run=run, result=run.result, task=task, wilson=counts.wilson, code=code
+        run=run, result=run.result, task=task, code=code
     )
     contents = {
         WEIGHTS: safetensors.numpy.save(_flat(merged)),

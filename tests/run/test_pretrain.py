@@ -50,8 +50,6 @@ COMMANDS = {
         ["train", *words_of("text", "--init", PIECES[0])],
     ],
 }
-FOLDERS = {"parity": NAMED, "pieces": PIECES}
-FIXTURES = {"parity": "stages", "pieces": "pieces"}
 
 
 @pytest.fixture
@@ -124,22 +122,11 @@ class Killed(BaseException):
     """Ends a run as SIGKILL does: nothing more is saved."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "stage", "ending"),
-    [
-        ("parity", 0, "stopped"),
-        ("parity", 1, "killed"),
-        pytest.param("pieces", 1, "stopped", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("stage", "ending"), [(0, "stopped"), (1, "killed")])
 def test_a_run_that_was_ended_goes_on_bit_for_bit(
-    kind, stage, ending, request, command, tmp_path, monkeypatch
+    stage, ending, copied, command, tmp_path, monkeypatch
 ):
-    root, path = request.getfixturevalue(FIXTURES[kind]), FOLDERS[kind][stage]
-    monkeypatch.syspath_prepend(str(OUTSIDE))
-    monkeypatch.chdir(tmp_path)
-    for name in ("runs", "data"):
-        shutil.copytree(root / name, name)
+    path, words = NAMED[stage], COMMANDS["parity"][stage]
     before = result_of(tmp_path / path)
     shutil.rmtree(path)
     finish = Loop._finish
@@ -152,7 +139,6 @@ def test_a_run_that_was_ended_goes_on_bit_for_bit(
         if self.step == 4 and ending == "stopped":
             signal.raise_signal(signal.SIGTERM)
 
-    words = COMMANDS[kind][stage]
     monkeypatch.setattr(Loop, "_finish", end)
     if ending == "killed":
         with pytest.raises(Killed):
