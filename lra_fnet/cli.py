@@ -388,6 +388,9 @@ def _describe(args) -> None:
 def _settings(args) -> None:
     """Shows every setting that a run would have, with the file and line that bind it.
 
+    "default" is bound by no file: of the class, or derived from the rows. A number after the place
+    is bound there: durations, and warm-up and decay, follow Run.num_steps.
+
     Example:
       lra-fnet settings --task text --model fnet --preset cpu --set Run.num_steps=500
     """

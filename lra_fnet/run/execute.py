@@ -77,7 +77,16 @@ def run(job: Job) -> Record:
             if result.score("test") or not job.test:
                 return result
             return evaluate.score_run(job.folder, imports, job.data)
-        before = _begin(asked) if hosts.first() else None
+        saved = hosts.first() and checkpoint.exists(job.folder)
+        # An older run.json counts if there is a checkpoint: otherwise all decisions are made anew.
+        before = jobs.read(job.folder) if saved else None
+        if hosts.first():
+            for one in {type(one): one for one in experiment.model.encoder.mixers}.values():
+                if before is None and not type(one).__module__.startswith("lra_fnet."):
+                    testing.check_padding(one)
+            with disk.writable(job.folder):
+                disk.replace(job.folder / "config.gin", experiment.config)
+                (job.folder / "result.json").unlink(missing_ok=True)
         resolved = hosts.agree(dict(before.resolved) if before else {})
         hosts.check_shared(job.folder / "config.gin")
         with fastest.decisions(resolved):
@@ -147,26 +156,6 @@ def _held(asked: Asked) -> Record | None:
     elif begun is None:
         raise UserError(f"{folder} has no run.json: {jobs.RESTORE}")
     return complete
-
-
-def _begin(asked: Asked) -> Begun | None:
-    """Writes config.gin and checks the user's mixers; returns what an older run.json says.
-
-    That counts if there is a checkpoint: a run that starts again makes its decisions anew.
-
-    Raises:
-      UserError: the disk refuses; a mixer of the user declares uses_mask, but sees padding.
-    """
-    folder = asked.job.folder
-    before = jobs.read(folder) if checkpoint.exists(folder) else None
-    if before is None:
-        for cls, mixer in {type(one): one for one in asked.experiment.model.encoder.mixers}.items():
-            if not cls.__module__.startswith("lra_fnet."):
-                testing.check_padding(mixer)
-    with disk.writable(folder):
-        disk.replace(folder / "config.gin", asked.experiment.config)
-        (folder / "result.json").unlink(missing_ok=True)
-    return before
 
 
 def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:

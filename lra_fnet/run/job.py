@@ -20,10 +20,6 @@ from lra_fnet.models.encoder import parameter_count
 from lra_fnet.run import result as results
 from lra_fnet.run.result import NAME, Init, Process, Record
 
-_NOTES = (
-    "default: bound by no file, of the class or derived from the rows. A number after the place is "
-    "bound there: durations, and warm-up and decay, follow Run.num_steps."
-)
 RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
 
 
@@ -157,7 +153,6 @@ class Job:
             rows,
             title=f"{self.folder}: {size:,} parameters; {run.num_steps:,} steps of "
             f"{run.batch_size} examples of {built.task.max_len:,} tokens",
-            notes=[_NOTES],
             words=3,
         )
 
