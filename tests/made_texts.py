@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import raw_files
 
 from lra_fnet import tasks
 from lra_fnet.tasks import text
@@ -55,7 +56,5 @@ def prepare_both(data, folder, seed=0):
         tasks.prepare(
             tasks.make("corpus", NAME), data, write(made(150, seed), folder / "raw"), jobs=1
         )
-        for name, content in reviews().items():
-            (folder / "reviews" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "reviews" / name).write_bytes(content)
+        raw_files.write(reviews(), folder / "reviews")
         tasks.prepare(tasks.make("text", SET), data, folder / "reviews", jobs=1)

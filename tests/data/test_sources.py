@@ -1,7 +1,6 @@
 """Downloads that resume, and folders and archives that are read in the same way."""
 
 import hashlib
-import io
 import json
 import lzma
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import serving
+from raw_files import pack, write
 
 from lra_fnet.data import sources
 from lra_fnet.data.sources import Remote
@@ -104,14 +104,6 @@ def test_wrong_size_or_sha256_fails_with_one_line(size, sha256, words, served, t
 # Archives
 
 
-def write_tar(path, members, mode):
-    with tarfile.open(path, mode) as archive:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-
-
 def contents(source):
     return {str(file.path): file.read(2**22) for file in sources.files(source)}
 
@@ -120,17 +112,14 @@ MEMBERS = {"a/2.txt": b"two\nlines\n", "a/1.txt": b"", "b.bin": CONTENT[:100_000
 
 
 def test_folder_and_every_kind_of_archive_give_the_same_files(tmp_path):
-    for name, content in MEMBERS.items():
-        path = tmp_path / "folder" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    for name, mode in {
-        "x.tar": "w",
-        "x.tar.gz": "w:gz",
-        "x.gz": "w:gz",
-        "x.tar.xz": "w:xz",
-    }.items():
-        write_tar(tmp_path / name, MEMBERS.items(), mode)
+    write(MEMBERS, tmp_path / "folder")
+    for name, mode in (
+        ("x.tar", "w"),
+        ("x.tar.gz", "w:gz"),
+        ("x.gz", "w:gz"),
+        ("x.tar.xz", "w:xz"),
+    ):
+        pack(MEMBERS, tmp_path / name, mode)
         got = contents(tmp_path / name)
         assert got == MEMBERS
         assert list(got) == list(MEMBERS)
@@ -143,7 +132,7 @@ def test_folder_and_every_kind_of_archive_give_the_same_files(tmp_path):
 @pytest.mark.parametrize("damage", ["cut", "flip", "checksum"])
 def test_damaged_archive_fails_with_one_line(damage, mode, tmp_path):
     path = tmp_path / "x.tar.z"
-    write_tar(path, MEMBERS.items(), mode)
+    pack(MEMBERS, path, mode)
     content = bytearray(path.read_bytes())
     if damage == "cut":
         del content[len(content) // 2 :]
@@ -162,7 +151,7 @@ def test_damaged_archive_fails_with_one_line(damage, mode, tmp_path):
 @pytest.mark.parametrize("damage", ["flip", "cut in the header", "cut before the header"])
 def test_header_that_is_damaged_is_not_the_end_of_a_plain_archive(damage, tmp_path):
     path = tmp_path / "x.tar"
-    write_tar(path, MEMBERS.items(), "w")
+    pack(MEMBERS, path, "w")
     with tarfile.open(path) as archive:
         begin = archive.getmembers()[-1].offset
     content = bytearray(path.read_bytes())
@@ -239,7 +228,7 @@ def link(path, kind=tarfile.SYMTYPE):
     [
         (link, "link"),
         (lambda path: link(path, tarfile.CHRTYPE), "link"),
-        (lambda path: write_tar(path, [("./a", b"old"), ("a", b"newer")], "w"), "twice"),
+        (lambda path: pack({"./a": b"old", "a": b"newer"}, path, "w"), "twice"),
         (lambda path: path.write_bytes(b"<html>not found</html>" * 100), "damaged"),
         (lambda path: path.write_bytes(lzma.compress(b"plain text" * 1000)), "damaged"),
         (lambda path: zipfile.ZipFile(path, "w").close(), "zip"),

@@ -139,27 +139,6 @@ def test_two_processes_prepare_once(tmp_path):
     assert first == second == tasks.open(TOY, tmp_path / "data").fingerprint + "\n"
 
 
-# Damage
-
-
-def test_verify_finds_rows_that_were_exchanged(tmp_path):
-    """The files are readable but have the wrong rows: only the sha256 shows it."""
-    folder = tasks.prepare(TOY, tmp_path / "a").folder
-
-    @dataclasses.dataclass(frozen=True)
-    class Other(Toy):
-        def raw(self, source, jobs):
-            raw = super().raw(source, jobs)
-            splits = {s: (((v[::-1].copy()), y) for v, y in r) for s, r in raw.splits.items()}
-            return dataclasses.replace(raw, splits=splits)
-
-    other = tasks.prepare(Other(config="small", max_len=12), tmp_path / "b").folder
-    swapped = record_file(folder, "test")
-    swapped.write_bytes(record_file(other, "test").read_bytes())
-    with pytest.raises(UserError, match="split test has other rows"):
-        tasks.verify(TOY, tmp_path / "a")
-
-
 # lra_fnet.load and imports
 
 
@@ -318,17 +297,26 @@ def test_damage_is_found_when_a_set_is_opened_or_read(tmp_path):
             tasks.open(TOY, tmp_path)
 
 
+def turned(self, source, jobs):
+    """A `raw` with other labels."""
+    return tasks.Raw({s: [(v, 2 - y) for v, y in made(s, n)] for s, n in ROWS.items()})
+
+
+def test_verify_finds_rows_that_were_exchanged(tmp_path):
+    """The files are readable but have the wrong rows: only the sha256 shows it."""
+    folder = tasks.prepare(TOY, tmp_path / "a").folder
+    other = tasks.prepare(task(raw=turned), tmp_path / "b").folder
+    record_file(folder, "test").write_bytes(record_file(other, "test").read_bytes())
+    with pytest.raises(UserError, match="split test has other rows"):
+        tasks.verify(TOY, tmp_path / "a")
+
+
 def test_a_set_that_was_made_anew_is_not_read_as_the_old_one(tmp_path):
     """By a process that opened it before, at its first and at its last row."""
-
-    def raw(self, source, jobs):
-        turned = {s: [(v, 2 - y) for v, y in made(s, n)] for s, n in ROWS.items()}
-        return tasks.Raw(turned)
-
     old = tasks.prepare(TOY, tmp_path)
     begun = store.read(old, "train")
     next(begun)
-    tasks.prepare(task(raw=raw), tmp_path, force=True)
+    tasks.prepare(task(raw=turned), tmp_path, force=True)
     reads = (lambda: list(begun), lambda: next(store.read(old, "test")), lambda: old.arrays("test"))
     for read in reads:
         with pytest.raises(UserError, match=f"made anew .*{old.fingerprint[:8]}"):

@@ -14,37 +14,29 @@ from lra_fnet.data import store
 from lra_fnet.tasks import Raw, listops, pathfinder
 from lra_fnet.testing import check_task
 
-COUNTS = (200, 20, 20)
+COUNTS = {listops: (200, 20, 20), pathfinder: (8, 4, 4)}
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """Few rows in the generated sets."""
-    monkeypatch.setattr(store, "expected", dict)
-    for module in (listops, pathfinder):
-        sets = {name: value._replace(rows=COUNTS) for name, value in module.SETS.items()}
-        monkeypatch.setattr(module, "SETS", types.MappingProxyType(sets))
+def text_of(values):
+    return " ".join(listops.TOKENS[value] for value in values).encode()
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
-    "name",
+    ("task", "decode"),
     [
-        "listops/short_128",
-        pytest.param("pathfinder/short_32", marks=pytest.mark.slow),
-        "pathx/short_128",
+        (tasks.make("listops", "short_128"), text_of),
+        (tasks.make("pathx", "short_128"), None),
+        (pathfinder.Pathfinder("short_32", 1024, black_is_padding=True), None),
     ],
+    ids=lambda value: getattr(value, "name", ""),
 )
-def test_generated_tasks_pass(name):
-    def decode(values):
-        return " ".join(listops.TOKENS[value] for value in values).encode()
-
-    check_task(tasks.make(*name.split("/")), decode=decode if "listops" in name else None)
-
-
-@pytest.mark.usefixtures("small")
-def test_task_whose_black_is_padding_passes():
-    check_task(pathfinder.Pathfinder("short_32", 1024, black_is_padding=True))
+def test_generated_tasks_pass(task, decode, monkeypatch):
+    monkeypatch.setattr(store, "expected", dict)
+    monkeypatch.setattr(pathfinder, "_CHUNK", 8)
+    for module, rows in COUNTS.items():
+        sets = {name: value._replace(rows=rows) for name, value in module.SETS.items()}
+        monkeypatch.setattr(module, "SETS", types.MappingProxyType(sets))
+    check_task(task, decode=decode)
 
 
 def test_tasks_from_outside_pass():

@@ -8,6 +8,7 @@ import tarfile
 import numpy as np
 import pytest
 from made_texts import NAME, made, write
+from raw_files import assert_refused
 
 from lra_fnet import tasks
 from lra_fnet.data import store
@@ -182,10 +183,7 @@ def test_a_mistake_in_texts_fails_with_one_line(files, name, fragment, tmp_path)
     (tmp_path / "raw").mkdir()
     for path, content in (files() if callable(files) else files).items():
         (tmp_path / "raw" / path).write_bytes(content)
-    with pytest.raises(UserError, match=fragment) as error:
-        tasks.prepare(tasks.make("corpus", name), tmp_path / "data", tmp_path / "raw", jobs=1)
-    assert "\n" not in str(error.value)
-    assert not list((tmp_path / "data").rglob("fingerprint.json"))
+    assert_refused(tasks.make("corpus", name), tmp_path, tmp_path / "raw", fragment)
 
 
 @pytest.mark.parametrize(

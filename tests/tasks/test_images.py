@@ -36,12 +36,6 @@ def raw(source):
     return [(split, *row) for split, row in made.rows()], made.details
 
 
-def encoded(image, **options):
-    file = io.BytesIO()
-    image.save(file, "PNG", **options)
-    return tasks.make("images", "gray_8").encode(file.getvalue()).reshape(8, 8)
-
-
 def test_images_are_gray_and_their_mean_is_that_of_the_training_pixels(pictures, tmp_path):
     task = tasks.make("images")
     prepared = tasks.prepare(task, tmp_path, pictures)
@@ -94,31 +88,30 @@ def test_the_name_of_a_set_of_images_has_its_side(name):
         tasks.make("images", name)
 
 
-def test_an_image_is_read_upright():
-    """As cameras write it: lying, with a note of how it was held."""
-    upright = np.zeros((8, 8), np.uint8)
-    upright[:3] = 255
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees, clockwise
-    assert (encoded(Image.fromarray(np.rot90(upright)), exif=exif) == upright).all()
+UPRIGHT = np.repeat(np.uint8([255, 0]), [24, 40]).reshape(8, 8)
+LYING = Image.Exif()
+LYING[0x0112] = 6  # to be turned by 90 degrees, clockwise
+INK = np.zeros((8, 8, 2), np.uint8)  # black everywhere
+INK[2:6, 3, 1] = 255  # and opaque here
+DEEP = np.random.default_rng(0).integers(0, 2**16, (8, 8), np.uint16)
+LARGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 24), np.uint8))
 
 
-def test_transparent_pixels_are_white():
-    """A black stroke on a transparent ground, as in scanned letters."""
-    ink = np.zeros((8, 8, 2), np.uint8)  # black everywhere
-    ink[2:6, 3, 1] = 255  # and opaque here
-    assert (encoded(Image.fromarray(ink, "LA")) == 255 - ink[..., 1]).all()
-
-
-def test_of_16_bits_the_upper_eight_count():
-    gray = np.random.default_rng(0).integers(0, 2**16, (8, 8), np.uint16)
-    assert (encoded(Image.fromarray(gray)) == gray >> 8).all()
-
-
-def test_an_image_of_another_size_is_resized_bicubically():
-    gray = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 24), np.uint8))
-    want = np.asarray(gray.resize((8, 8), Image.Resampling.BICUBIC))
-    assert (encoded(gray) == want).all()
+@pytest.mark.parametrize(
+    ("image", "want", "options"),
+    [
+        (Image.fromarray(np.rot90(UPRIGHT)), UPRIGHT, {"exif": LYING}),  # as cameras write it
+        (Image.fromarray(INK, "LA"), 255 - INK[..., 1], {}),  # transparent pixels are white
+        (Image.fromarray(DEEP), DEEP >> 8, {}),
+        (LARGE, np.asarray(LARGE.resize((8, 8), Image.Resampling.BICUBIC)), {}),
+    ],
+    ids=["lying", "transparent", "of 16 bits", "large"],
+)
+def test_an_image_is_turned_upright_flattened_and_resized(image, want, options):
+    file = io.BytesIO()
+    image.save(file, "PNG", **options)
+    got = tasks.make("images", "gray_8").encode(file.getvalue())
+    assert (got.reshape(8, 8) == want).all()
 
 
 def test_labels_in_an_order_keep_the_mean_of_the_pixels(tmp_path, pictures):

@@ -8,8 +8,8 @@ import types
 
 import numpy as np
 import pytest
-from paths import SHARED
 from PIL import Image, ImageDraw
+from raw_files import assert_refused
 from scipy import ndimage
 
 from lra_fnet import tasks
@@ -308,19 +308,6 @@ def test_statistics_equal_those_of_the_original_generator(config):
     assert abs(counts.mean() - parts) < error(counts, parts_spread) + 0.05
 
 
-def test_images_are_like_a_sample_of_the_original_generator():
-    """Gray values, and the mean and the pixels that are not black within 4 standard errors."""
-    file = SHARED / "data" / "pathfinder32_hard_sample.npz"
-    if not file.exists():
-        pytest.skip(f"{file} is not beside this checkout")
-    sample, ours = np.load(file)["x"].reshape(200, -1), drawn("hard_32").images
-    assert {*np.unique(sample)} <= {*np.unique(ours)}
-    for each in (lambda images: images.mean(1), lambda images: (images > 0).mean(1)):
-        theirs, made = each(sample), each(ours)
-        error = math.sqrt(theirs.var() / len(theirs) + made.var() / len(made))
-        assert abs(theirs.mean() - made.mean()) < 4 * error
-
-
 def test_labels_are_balanced_and_independent_of_pixel_counts():
     images, labels, *_ = drawn("hard_32")
     n = len(labels)
@@ -348,12 +335,6 @@ def test_rows_are_the_same_at_any_number_of_jobs_and_any_global_seed(config, mon
     assert len(set(want)) == 40
 
 
-def tiny_sets(monkeypatch, counts, *configs):
-    monkeypatch.setattr(store, "expected", dict)
-    sets = {name: s._replace(rows=counts) for name, s in pathfinder.SETS.items() if name in configs}
-    monkeypatch.setattr(pathfinder, "SETS", types.MappingProxyType(dict(pathfinder.SETS) | sets))
-
-
 # LRA's release
 
 
@@ -379,7 +360,9 @@ def release(folder, side=32, level="curv_contour_length_14", as_array=False):
 @pytest.fixture
 def sixteen(monkeypatch):
     """A release of 16 images is complete."""
-    tiny_sets(monkeypatch, (12, 2, 2), "hard_32", "easy_32")
+    sets = {**pathfinder.SETS, "hard_32": pathfinder.SETS["hard_32"]._replace(rows=(12, 2, 2))}
+    monkeypatch.setattr(pathfinder, "SETS", types.MappingProxyType(sets))
+    monkeypatch.setattr(store, "expected", dict)
     monkeypatch.setattr(pathfinder, "MOST_EMPTY", 1)
 
 
@@ -445,10 +428,7 @@ def emptied(base):
 )
 def test_a_mistake_in_the_release_fails_with_one_line(spoil, fragment, tmp_path):
     spoil(release(tmp_path / "raw"))
-    with pytest.raises(UserError, match=fragment) as info:
-        tasks.prepare(tasks.make("pathfinder"), tmp_path / "data", tmp_path / "raw")
-    assert "\n" not in str(info.value)
-    assert not list((tmp_path / "data").rglob("fingerprint.json"))
+    assert_refused(tasks.make("pathfinder"), tmp_path, tmp_path / "raw", fragment)
 
 
 def test_the_release_is_a_folder_and_has_no_short_contours(tmp_path):

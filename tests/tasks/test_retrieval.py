@@ -1,10 +1,8 @@
 """Retrieval: pairs of documents from LRA's release or from files of the same format."""
 
-import io
-import tarfile
-
 import numpy as np
 import pytest
+import raw_files
 
 from lra_fnet import tasks
 from lra_fnet.data import store
@@ -13,8 +11,6 @@ from lra_fnet.tasks import retrieval
 
 FILES = {"train": "train", "eval": "validation", "test": "test"}
 COUNTS = {"train": 7, "eval": 3, "test": 4}
-AGAIN = f"get {retrieval.REMOTE}, or read other pairs in this format with --dataset pairs"
-EXPECTED = "expected label, id1, id2, text1 and text2 with tabs between them"
 
 
 def made():
@@ -32,26 +28,18 @@ def made():
 
 
 def write(files, folder, name="new_aan_pairs"):
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, lines in files.items():
-        (folder / f"{name}.{file}.tsv").write_bytes(b"".join(lines))
-    return folder
+    lines = {f"{name}.{file}.tsv": b"".join(lines) for file, lines in files.items()}
+    return raw_files.write(lines, folder)
 
 
 def pack(files, path, order=("test", "train", "eval"), name="new_aan_pairs"):
     """An archive with other files before, between and after."""
-    with tarfile.open(path, "w:gz") as archive:
-
-        def add(name, content):
-            member = tarfile.TarInfo(f"lra_release/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-
-        for file in order:
-            add(f"listops-1000/{file}", b"[MAX 4 3 ]")
-            add(f"tsv_data/{name}.{file}.tsv", b"".join(files[file]))
-        add("listops-1000/last", np.random.default_rng(1).bytes(100_000))
-    return path
+    members = {}
+    for file in order:
+        members[f"lra_release/listops-1000/{file}"] = b"[MAX 4 3 ]"
+        members[f"lra_release/tsv_data/{name}.{file}.tsv"] = b"".join(files[file])
+    members["lra_release/listops-1000/last"] = np.random.default_rng(1).bytes(100_000)
+    return raw_files.pack(members, path)
 
 
 def plain(lines):
@@ -180,10 +168,7 @@ GOOD = b"1.0\tA\tB\tone\ttwo\n"
 )
 def test_a_mistake_in_pairs_fails_with_one_line(config, files, fragment, tmp_path):
     source = None if files is None else write(files, tmp_path / "raw")
-    with pytest.raises(UserError, match=fragment) as info:
-        tasks.prepare(tasks.make("retrieval", config), tmp_path / "data", source)
-    assert "\n" not in str(info.value)
-    assert not list((tmp_path / "data").rglob("fingerprint.json"))
+    raw_files.assert_refused(tasks.make("retrieval", config), tmp_path, source, fragment)
 
 
 # Whole preparations
