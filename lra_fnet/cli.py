@@ -706,9 +706,6 @@ def _benchmark(args) -> None:
     from lra_fnet.benchmark import case, command
     from lra_fnet.report.speed import tables
 
-    names = ("lengths", "what", "cls", "devices", "rounds", "name")
-    given = {name: getattr(args, name) for name in names}
-    options = command.Request(models=_names(args, "models", "models") or [], **given)
     shared = case.Case(
         what="train",
         side="ours",
@@ -722,4 +719,6 @@ def _benchmark(args) -> None:
         seconds=args.seconds,
         tokens=args.tokens,
     )
-    command.main(options, shared, args.runs, tables.render)
+    models = _names(args, "models", "models") or []
+    cells = case.plan(shared, models, args.what, args.lengths, cls=args.cls, devices=args.devices)
+    command.main(cells, args.rounds, args.runs, args.name, tables.render)

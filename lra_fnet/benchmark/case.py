@@ -5,7 +5,6 @@ import functools
 import itertools
 import os
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,16 +63,12 @@ class Case(Subject):
         if built.model.encoder.mixer_length > self.length:  # the preset puts CLS in front
             bindings += ["Encoder.pooling=mean"]
             built = load((*bindings, *self.overrides))
-        if built.model.encoder.mixer_length != self.length:
+        got = built.run.batch_size if rows else 0, built.model.encoder.mixer_length
+        if got != (rows, self.length):
             raise UserError(
-                "--lengths and --cls decide what is measured, and --set changes it from "
-                f"{self.length} to {built.model.encoder.mixer_length} tokens: leave MAX_LEN and "
-                "Encoder.pooling out of --set"
-            )
-        if rows and built.run.batch_size != rows:
-            raise UserError(
-                f"--tokens {self.tokens} means {rows} rows of {self.length} tokens, and --set "
-                f"gives {built.run.batch_size}: leave one of them out"
+                "expected the batch and the length of --tokens, --lengths and --cls, "
+                f"{rows} x {self.length}, got {got[0]} x {got[1]}: leave MAX_LEN, Run.batch_size "
+                "and Encoder.pooling out of --set"
             )
         return built
 
@@ -111,8 +106,12 @@ def plan(
 
     Raises:
       UserError: a model or binding is unknown, the binding of a row is one of the batch or the
-        length, or a length does not divide the tokens.
+        length, a length is missing or does not divide the tokens, or the task has no such program.
     """
+    if not lengths and (needy := [what for what in whats if what != "mixing"]):
+        raise UserError(f"--what {','.join(needy)} needs --lengths, for example --lengths 512,1024")
+    if shared.task == "corpus" and whats != ["pretrain"]:
+        raise UserError("the task corpus is for pre-training: give --what pretrain")
     if min(lengths, default=1) < 1:
         raise UserError(f"--lengths expects positive numbers, got {min(lengths)}")
     if unequal := [length for length in lengths or [MIXING_LENGTH] if shared.tokens % length]:
@@ -144,23 +143,17 @@ def plan(
 
 
 def _labels(models: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Returns the label of each row, by model and binding: NAME, or NAME (value of the binding).
-
-    Rows whose labels would be equal show the whole binding.
+    """Returns the label of each row, by model and binding: NAME, or NAME (binding).
 
     Raises:
       UserError: a binding is of the batch or the length.
     """
     labels = {}
     for model, _, binding in (word.partition(":") for word in models):
-        name, _, value = binding.partition("=")
-        if _SHARED.fullmatch(name.strip()):
+        if _SHARED.fullmatch(binding.partition("=")[0].strip()):
             raise UserError(
-                f"--models {model}:{binding}: expected a binding of the model, got one of the "
-                "batch or the length, which all rows share: give --set, --tokens or --lengths"
+                f"--models {model}:{binding}: expected a binding of the model, as all rows share "
+                "the batch and the length: give --set, --tokens or --lengths"
             )
-        labels[model, binding] = f"{model} ({value or binding})" if binding else model
-    often = Counter(labels.values())
-    return {
-        row: f"{row[0]} ({row[1]})" if often[label] > 1 else label for row, label in labels.items()
-    }
+        labels[model, binding] = f"{model} ({binding})" if binding else model
+    return labels

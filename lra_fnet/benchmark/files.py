@@ -51,7 +51,6 @@ class Result(Subject):
     """
 
     state: str  # "ok", "OOM", or of PyTorch also "FAIL": it cannot compile the model
-    reason: str | None = None  # of "FAIL"
     # Whether it was measured alone: it did not fit next to the others, or a script timed each cell.
     alone: bool = False
     parameters: int | None = None
@@ -61,9 +60,7 @@ class Result(Subject):
     dtype: str = ""
     threads: int = 0  # CPU cores that the process may use
     peak_bytes: float = math.inf
-    planned_bytes: float | None = None  # XLA's plan of a step
     flops: float | None = None  # of a call
-    compile_seconds: float | None = None
     device: Device | None = None
     versions: dict[str, str] | None = None
     commit: str | None = None
@@ -77,7 +74,7 @@ class Result(Subject):
         if self.ok:
             numbers = [self.length, self.batch_size, self.dim, self.num_layers]
             numbers += [*self.seconds, *self.forward_seconds]
-            bounds = [*self.floors, self.peak_bytes, self.planned_bytes or 0.0, self.flops or 0.0]
+            bounds = [*self.floors, self.peak_bytes, self.flops or 0.0]
             missing = not self.seconds or (self.what == "mixing" and not self.forward_seconds)
             wrong = not all(0 < x < math.inf for x in numbers)
             if missing or wrong or not all(0 <= x < math.inf for x in bounds):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -28,8 +27,6 @@ from lra_fnet.training import pipeline, score, slices, step
 class Timed:
     """A program to time."""
 
-    compiled: jax.stages.Compiled
-    compile_seconds: float
     call: Callable[[], Any]  # returns when its result is there
     operations: float
     products: Counter[Product]
@@ -38,9 +35,7 @@ class Timed:
 def train(built: Experiment) -> Timed:
     """Returns the update of a run, one step per call."""
     batches = random_batches(built)
-    begun = time.perf_counter()
     program = step.Program.compile(built, pipeline.make_mesh(built.run.batch_size), batches)
-    compile_seconds = time.perf_counter() - begun
     state, batches = program.initial_state(0), program.place(batches)
     inputs = (state, batches, np.int32(1), program.key)
     counted = _counted(step.make_update(built, program.mesh), inputs)
@@ -50,7 +45,7 @@ def train(built: Experiment) -> Timed:
         state, logs = program.steps(state, batches, 1)
         return jax.block_until_ready(logs)
 
-    return Timed(program.update, compile_seconds, call, *counted)
+    return Timed(call, *counted)
 
 
 def infer(built: Experiment) -> Timed:
@@ -123,16 +118,14 @@ def _timed(function, inputs) -> Timed:
     Raises:
       RunFailed: on a CPU, if the program needs more memory than is free.
     """
-    begun = time.perf_counter()
     compiled = jax.jit(function).lower(*inputs).compile()
-    compile_seconds = time.perf_counter() - begun
     if jax.default_backend() == "cpu" and slices.planned_bytes(compiled) > memory.free_memory():
         raise RunFailed("out of memory", "OOM")
 
     def call():
         jax.block_until_ready(compiled(*inputs))
 
-    return Timed(compiled, compile_seconds, call, *_counted(function, inputs))
+    return Timed(call, *_counted(function, inputs))
 
 
 def _counted(function, inputs) -> tuple[float, Counter[Product]]:
@@ -158,10 +151,8 @@ class Measured:
         built = cell.load(accelerator)
         makers = {"train": train, "pretrain": train, "infer": infer}
         makers |= {"mixing": mixing, "definition": definition}
-        self.side, programs = (
-            cell.side,
-            makers[cell.what if cell.side == "ours" else cell.side](built),
-        )
+        self.side = cell.side
+        programs = makers[cell.what if cell.side == "ours" else cell.side](built)
         self.programs = programs if isinstance(programs, tuple) else (programs,)
         memory.forget_peak()  # the compiler's, which no program needs
         for program in self.programs:
@@ -175,9 +166,7 @@ class Measured:
             "parameters": parameter_count(built.shapes()),
             **sizes(built),
             "peak_bytes": peak,
-            "planned_bytes": max(slices.planned_bytes(p.compiled) for p in self.programs),
             "flops": self.programs[0].operations,
-            "compile_seconds": sum(p.compile_seconds for p in self.programs),
             **dataclasses.asdict(provenance.of_process()),
         }
 

@@ -18,20 +18,10 @@ from lra_fnet.benchmark import timing
 
 # Each output, or each input of a reduction, is one operation.
 ELEMENTWISE = {
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "neg",
-    "max",
-    "min",
-    "abs",
-    "pow",
-    "integer_pow",
-    "square",
+    *("add", "add_any", "sub", "mul", "div", "neg", "max", "min", "abs", "pow", "integer_pow"),
+    *("square", "sqrt", "rsqrt", "exp", "log", "log1p", "expm1", "tanh", "logistic", "erf"),
+    *("sin", "cos"),
 }
-ELEMENTWISE |= {"sqrt", "rsqrt", "exp", "log", "log1p", "expm1", "tanh", "logistic", "erf"}
-ELEMENTWISE |= {"sin", "cos", "add_any"}
 REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "cumsum", "cumprod", "cummax"}
 
 

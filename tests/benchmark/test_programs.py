@@ -45,7 +45,6 @@ def test_child_answers_with_facts_and_rounds(what):
     facts, timed = answers(programs.Measured, cell, 0.001)
     assert facts["state"] == "ok"
     assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 1)
-    assert facts["planned_bytes"] > 0
     assert facts["flops"] > 0
     assert timed["seconds"] > 0
     assert timed["floor_seconds"] >= 0
@@ -54,10 +53,6 @@ def test_child_answers_with_facts_and_rounds(what):
 
 def test_mixing_computes_the_gradient_in_input_and_parameters():
     both, forward = programs.mixing(dataclasses.replace(CELL, model="linear").load())
-    params, x = 2 * (8 * 8 + 16 * 16), 2 * 16 * 8
-    plan_of_both, plan_of_forward = (p.compiled.memory_analysis() for p in (both, forward))
-    assert plan_of_forward.output_size_in_bytes == 4 * x
-    assert plan_of_both.output_size_in_bytes >= 4 * (2 * x + params / 2)
     assert both.products.total() == 3 * forward.products.total()
 
 

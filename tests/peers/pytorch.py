@@ -14,7 +14,6 @@ import dataclasses
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,9 +63,7 @@ class Side:
                 "transformers": transformers.__version__,
             },
         }
-        begun = time.perf_counter()
         self.round(0.0)
-        self.facts["compile_seconds"] = time.perf_counter() - begun if compiled else 0.0
         self._forget_peak()  # the compiler's
         self.round(0.0)
         self.facts["peak_bytes"] = self._peak() - held
