@@ -488,40 +488,6 @@ def _transform(x, entry):
     return out
 
 
-def sequence_fourier_mix(x):
-    """Real part of the DFT over the sequence alone (arXiv:2105.03824, Eq. 1). [B, L, D]."""
-    length = x.shape[1]
-    return _transform(x, lambda n, m, k, d: (k == d) * math.cos(2 * math.pi * n * m / length))
-
-
-def hartley_mix(x):
-    """Re(F) - Im(F) of the DFT over both axes (arXiv:2105.03824, App. A.3). [B, L, D]."""
-    _, length, dim = x.shape
-
-    def entry(n, m, k, d):
-        angle = 2 * math.pi * (n * m / length + k * d / dim)
-        return math.cos(angle) + math.sin(angle)
-
-    return _transform(x, entry)
-
-
-def dct_mix(x):
-    """DCT-II over both axes, cosines as they are (Ahmed et al. 1974). [B, L, D]."""
-    _, length, dim = x.shape
-
-    def entry(n, m, k, d):
-        rows = math.cos(math.pi * n * (2 * m + 1) / (2 * length))
-        return rows * math.cos(math.pi * k * (2 * d + 1) / (2 * dim))
-
-    return _transform(x, entry)
-
-
-def hadamard_mix(x):
-    """Walsh-Hadamard over both axes: (-1)^(number of ones that n and m share in base 2)."""
-    ones = lambda n, m: (n & m).bit_count()  # noqa: E731
-    return _transform(x, lambda n, m, k, d: (-1.0) ** (ones(n, m) + ones(k, d)))
-
-
 def bert_embedding(ids, types, params, norm):
     """norm(word + position + type), then a Dense layer (arXiv:2105.03824, Sec. 3.2). [B, L, D]."""
     out = np.zeros((*ids.shape, params["embedding"].shape[1]))

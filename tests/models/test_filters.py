@@ -42,15 +42,6 @@ def test_long_rows_keep_float32_accuracy():
     assert abs(got - want).max() < 2e-6 * abs(want).max()
 
 
-def test_a_text_has_the_same_vectors_in_any_batch():
-    mixer = ExactFourier(dim=4, max_len=12, **FIELDS)
-    x = normal(1, 12, 4)
-    mask = np.arange(12)[None] < 7
-    long = applied(mixer, {}, x, mask)[:, :7]
-    assert_close(long, applied(mixer, {}, x[:, :7], mask[:, :7]))
-    assert_close(long, oracle.fourier_mix(*float64(x[:, :7])))
-
-
 def test_a_text_with_holes_reaches_to_its_last_token():
     mixer = ExactFourier(dim=4, max_len=12, **FIELDS)
     x, mask = normal(1, 12, 4), np.arange(12)[None] < 7

@@ -7,14 +7,7 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import (
-    applied,
-    assert_close,
-    float64,
-    initial,
-    normal,
-    random_variables,
-)
+from arrays import applied, assert_close, float64, initial, normal, random_variables
 
 from lra_fnet.models.kernels import selective_scan
 from lra_fnet.models.mixers.mamba import Mamba
@@ -73,16 +66,6 @@ def test_gradient_of_the_scan_is_that_of_a_closed_form(method, length):
         got = jax.jit(jax.grad(functools.partial(loss, scan)))(inputs)
     for slope, expected in zip(got, want, strict=True):
         assert_close(slope, expected, 1e-11)
-
-
-def test_states_pass_over_tokens_without_a_step(method):
-    x, step, a, b, c = system(13)
-    there = np.arange(13) % 3 != 1
-    short = [array[:, there] for array in (x, step, b, c)]
-    want = oracle.selective_scan(*short[:2], a, *short[2:])
-    with jax.enable_x64(True):
-        got = selective_scan.selective_scan(x, step * there[:, None], a, b, c, method=method)
-    assert_close(got[:, there], want, 1e-12)
 
 
 def test_states_are_float32_of_bfloat16_inputs(method):

@@ -74,20 +74,6 @@ def arrays(length, width=4):
     return query, key, normal(2, length, 6, seed=2), normal(2 * length - 1, seed=3)
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 20])
-@pytest.mark.parametrize("kind", ["softmax", "laplace"])
-def test_chunks_are_blocks_on_the_diagonal(kind, chunk):
-    """A chunk's attention is that of the chunk alone, and a text with one chunk is the text."""
-    query, key, value, bias = arrays(11)
-    mask = np.arange(11) < np.array([[11], [6]])
-    attend = functools.partial(chunked_attention, kind=kind, block_size=3)
-    got = jax.jit(functools.partial(attend, chunk=chunk))(query, key, value, mask, bias)
-    for start in range(0, 11, chunk):
-        part = slice(start, start + chunk)
-        want = attend(query[:, part], key[:, part], value[:, part], mask[:, part], bias)
-        assert_close(got[:, part], want)
-
-
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("kind", ["softmax", "laplace"])
 def test_blocks_of_queries_affect_no_number(kind, chunk):

@@ -16,6 +16,7 @@ from arrays import (
     new_key,
     normal,
     random_variables,
+    shapes_of,
 )
 
 from lra_fnet import experiment
@@ -25,7 +26,10 @@ from lra_fnet.models.mixers import attention, linear, performer
 from lra_fnet.models.mixers.convolution import Convolution
 from lra_fnet.models.mixers.fourier_filter import FourierFilter
 from lra_fnet.models.mixers.linear import LinearMixing
+from lra_fnet.models.mixers.linformer import Linformer
 from lra_fnet.models.mixers.long_convolution import LongConvolution
+from lra_fnet.models.mixers.sinkhorn import Sinkhorn
+from lra_fnet.models.mixers.synthesizer import Synthesizer
 
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 7, "layer": 0, "num_layers": 2}
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass
@@ -36,13 +40,6 @@ def heads_and_mask(batch=3, length=7, heads=2, width=5):
     query, key, value = (normal(batch, length, heads, width, seed=seed) for seed in range(3))
     lengths = jnp.asarray([length, length - 3, 0])[:batch]
     return query, key, value, jnp.arange(length)[None] < lengths[:, None]
-
-
-def shapes_of(mixer, x=None):
-    """What `init` returns, as shapes: nothing is compiled."""
-    x = jnp.ones((1, FIELDS["max_len"], FIELDS["dim"])) if x is None else x
-    mask = jnp.ones(x.shape[:2], bool)
-    return jax.eval_shape(functools.partial(mixer.init, train=False), new_key(0), x, mask)
 
 
 # Attention
@@ -105,7 +102,9 @@ def test_uniform_padding_is_the_softmax_of_lras_code():
     """There a pair with padding has the bias -1e10, in which float32 loses the score."""
     x, mask = normal(3, 7, FIELDS["dim"]), heads_and_mask()[3]
     mixer = attention_module(padding="uniform")
-    variables = {"params": jax.tree.map(lambda a: normal(*a.shape), shapes_of(mixer)["params"])}
+    variables = {
+        "params": jax.tree.map(lambda a: normal(*a.shape), shapes_of(mixer, x, mask)["params"])
+    }
     got = jax.jit(functools.partial(mixer.apply, train=False))(variables, x, mask)
     kernels = {name: np.asarray(part["kernel"]) for name, part in variables["params"].items()}
     q, k, v = (
@@ -125,7 +124,7 @@ def test_uniform_padding_is_the_softmax_of_lras_code():
 def test_zero_padding_leaves_tokens_and_empties_the_rest():
     x, mask = normal(3, 7, FIELDS["dim"]), heads_and_mask()[3]
     zero, hidden = attention_module(padding="zero"), attention_module()
-    variables = jax.tree.map(lambda a: normal(*a.shape), shapes_of(hidden))
+    variables = jax.tree.map(lambda a: normal(*a.shape), shapes_of(hidden, x, mask))
     got, want = (m.apply(variables, x, mask, train=False) for m in (zero, hidden))
     assert_close(got, jnp.where(mask[..., None], want, 0), 1e-6)
     assert np.abs(np.asarray(want)[~np.asarray(mask)]).max() > 0.1
@@ -155,23 +154,20 @@ def test_linear_mix_equals_the_oracle(shape):
 # Performer
 
 
-def test_softmax_features_equal_the_oracle_with_padding_and_an_empty_row():
-    query, key, value, mask = heads_and_mask()
-    features = normal(9, 5)
-    got = jax.jit(performer.softmax_attention)(query, key, value, mask, features)
-    arrays = float64(query, key, value)
-    assert_close(got, oracle.favor_attention(*arrays, np.asarray(mask), *float64(features)))
-    assert not np.asarray(got[2]).any()
-
-
-@pytest.mark.parametrize("projected", [False, True])
-def test_relu_kernel_equals_the_oracle_with_padding_and_an_empty_row(projected):
-    query, key, value, mask = heads_and_mask()
-    features = normal(9, 5) if projected else None
-    got = jax.jit(performer.relu_attention)(query, key, value, mask, features)
-    projections = np.asarray(features, np.float64) if projected else None
-    arrays = float64(query, key, value)
-    assert_close(got, oracle.relu_attention(*arrays, np.asarray(mask), projections))
+@pytest.mark.parametrize(
+    ("attend", "features", "exact"),
+    [
+        (performer.softmax_attention, normal(9, 5), oracle.favor_attention),
+        (performer.relu_attention, normal(9, 5), oracle.relu_attention),
+        (performer.relu_attention, None, oracle.relu_attention),
+    ],
+    ids=["softmax", "relu, projected", "relu"],
+)
+def test_performer_equals_the_oracle_with_padding_and_an_empty_row(attend, features, exact):
+    *inputs, mask = heads_and_mask()
+    got = jax.jit(attend)(*inputs, mask, features)
+    features = None if features is None else np.asarray(features, np.float64)
+    assert_close(got, exact(*float64(*inputs), np.asarray(mask), features))
     assert not np.asarray(got[2]).any()
 
 
@@ -222,28 +218,32 @@ def test_softmax_features_survive_huge_inputs():
     assert (got[:2] != 0).all()
 
 
-def performer_module(**changes):
-    fields = {"kernel": "softmax", "num_features": 8, "orthogonal": True, "redraw": False}
-    return performer.Performer(**(FIELDS | fields | {"seed": 0, "dropout": 0.0} | changes))
+SQUARE = {"dim": 100, "max_len": 100}
+LONG = {"dim": 500, "threshold": 0.2, "scale": 0.05, "gate": "none"}
+SHARED = {"k": 64, "sharing": "headwise", "max_len": 512}
+RANDOM = {"kinds": ("random", "factorized_random"), "factor": 4, "block_size": 3, "max_len": 50}
+SORTED = {"block_size": 3, "iterations": 3, "temperature": 0.75, "gumbel": False, "dim": 300}
 
 
 @pytest.mark.parametrize(
     ("cls", "settings", "name", "scale"),
     [
-        (LinearMixing, {"dim": 100, "max_len": 100}, "sequence", 0.02),
-        (LinearMixing, {"dim": 100, "max_len": 100}, "hidden", 0.02),
+        (LinearMixing, SQUARE, "sequence", 0.02),
+        (LinearMixing, SQUARE, "hidden", 0.02),
         (FourierFilter, {"dim": 700}, "filter", 0.02),
         (Convolution, {"dim": 500, "width": 4}, "taps", 0.5),
-        (
-            LongConvolution,
-            {"dim": 500, "threshold": 0.2, "scale": 0.05, "gate": "none"},
-            "kernel",
-            0.05,
-        ),
+        (LongConvolution, LONG, "kernel", 0.05),
+        (Linformer, SHARED, "project_key", 512**-0.5),  # keys keep their size
+        (Linformer, SHARED, "project_value", 512**-0.5),
+        (Synthesizer, RANDOM, "random", (2 / 100) ** 0.5),  # xavier, of each head's own matrix
+        (Synthesizer, RANDOM, "factorized_random_left", (2 / 54) ** 0.5),
+        (Sinkhorn, SORTED, "sort_hidden", (2 / 600) ** 0.5),
+        (Sinkhorn, SORTED, "sort_logits", (2 / 306) ** 0.5),
     ],
 )
 def test_parameters_begin_with_their_scale(cls, settings, name, scale):
     mixer = cls(**FIELDS | {"dropout": 0.0} | settings)
     x = normal(1, mixer.max_len, mixer.dim)
     params = initial(mixer, x, np.ones(x.shape[:2], bool))["params"]
-    assert np.std(params[name]) == pytest.approx(scale, rel=0.05)
+    leaf = params[name]["kernel"] if isinstance(params[name], dict) else params[name]
+    assert np.std(leaf) == pytest.approx(scale, rel=0.05)

@@ -12,7 +12,7 @@ from arrays import applied, assert_close, float64, initial, normal, random_varia
 
 from lra_fnet.models.gate import Gate
 from lra_fnet.models.kernels import recurrence
-from lra_fnet.models.kernels.convolve import long_convolution, window
+from lra_fnet.models.kernels.convolve import window
 from lra_fnet.models.mixers.convolution import Convolution
 from lra_fnet.models.mixers.long_convolution import LongConvolution, squash
 from lra_fnet.models.mixers.s4 import S4
@@ -340,12 +340,6 @@ def test_lru_begins_on_its_ring_with_unit_variance():
 
 
 # Convolutions
-
-
-def test_long_convolution_equals_numpy():
-    x, ahead, back = normal(2, 9, 3), normal(9, 3, seed=1), normal(9, 3, seed=2)
-    want = oracle.long_convolution(*float64(x, ahead, back))
-    assert_close(jax.jit(long_convolution)(x, ahead, back), want)
 
 
 def test_long_convolution_layer_equals_numpy():

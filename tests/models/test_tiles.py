@@ -119,6 +119,3 @@ def test_not_a_number_in_a_token_reaches_the_result(in_tiles, whole, exact):
     out = in_tiles(Tile(2, 2))(query, key, value, mask)
     assert np.isnan(out[0]).all()
     assert np.isfinite(out[1:]).all()
-
-
-# The Performer's choice

@@ -17,12 +17,6 @@ from lra_fnet.models.mixers.random import RandomMixing
 
 FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0}
 SIZES = (1, 2, 3, 5, 8, 13, 64, 96)  # of both axes of the transform: odd, even, prime, smooth
-ORACLES = {
-    "sequence_fourier": oracle.sequence_fourier_mix,
-    "hartley": oracle.hartley_mix,
-    "dct": oracle.dct_mix,
-    "hadamard": oracle.hadamard_mix,
-}
 
 
 def corner(size):
@@ -31,7 +25,7 @@ def corner(size):
 
 
 def by_library(name, x):
-    """The transform in float64 by NumPy or SciPy: a second way."""
+    """The transform in float64 by NumPy or SciPy."""
     x = np.asarray(x, np.float64)
     if name == "sequence_fourier":
         return np.fft.fft(x, axis=1).real
@@ -43,18 +37,7 @@ def by_library(name, x):
     return corner(x.shape[1]) @ x @ corner(x.shape[2])
 
 
-@pytest.fixture(params=ORACLES)
-def name(request):
-    return request.param
-
-
-@pytest.mark.parametrize("shape", [(2, 6, 5), (3, 7, 4), (2, 8, 4), (1, 1, 3)], ids=str)
-def test_transform_equals_the_oracle(name, shape):
-    x = normal(*shape)
-    got = jax.jit(getattr(transforms, name))(x)
-    assert_close(got, ORACLES[name](np.asarray(x, np.float64)))
-
-
+@pytest.mark.parametrize("name", ["sequence_fourier", "hartley", "dct", "hadamard"])
 def test_transform_of_every_size_is_good_to_a_millionth(name):
     inputs = [normal(2, length, dim) for length in SIZES for dim in (3, 64)]
     transform = getattr(transforms, name)
