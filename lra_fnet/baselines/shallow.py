@@ -334,12 +334,6 @@ def leaders(results: Iterable[Shallow]) -> list[Shallow]:
     return list(best.values())
 
 
-def available(prepared: Prepared) -> bool:
-    """Returns whether the baselines at the task's length are on disk or in data/expected.json."""
-    task = prepared.task
-    return bool(read(prepared) or known(task.name, prepared.fingerprint, task.max_len))
-
-
 def read(prepared: Prepared) -> list[Shallow]:
     """Returns the baselines at the task's length, the best on validation first; [] without any."""
     return read_all(prepared).get(prepared.task.max_len, [])

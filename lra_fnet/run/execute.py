@@ -97,14 +97,14 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
     """Returns the task's data, which process 0 prepares before the other processes.
 
     They find it ready on a shared file system, and prepare their own where --data is local. One
-    process alone computes shallow baselines that are missing or damaged.
+    process alone computes shallow baselines that are not on disk, or damaged.
     """
     if not hosts.first():
         hosts.agree(None)
     data = sets.prepare(experiment.task, job.data, source=job.source)
     kind = shallow.kind(denoise=job.denoise)
     wanted = any(method.of == kind for method in data.task.baselines)
-    if wanted and jax.process_count() == 1 and not shallow.available(data):
+    if wanted and jax.process_count() == 1 and not shallow.read(data):
         shallow.ensure(data)
     if hosts.first():
         longest = max(facts["lengths"]["max"] for facts in data.splits.values())

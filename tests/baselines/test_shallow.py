@@ -234,7 +234,7 @@ def test_baselines_are_read_until_their_file_is_damaged(good, damaged, prepared)
     path = prepared.folder / "shallow.12.json"
     whole = path.read_text()
     path.write_text(whole.replace(good, damaged))
-    assert not shallow.available(prepared)
+    assert not shallow.read(prepared)
     assert shallow.ensure(prepared) == results
     assert path.read_text() == whole
     assert tasks.verify(prepared.task, prepared.folder.parents[2]) == prepared
