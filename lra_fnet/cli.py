@@ -20,14 +20,8 @@ from typing import Any
 
 from lra_fnet import __version__, config
 from lra_fnet.benchmark import WHATS
-from lra_fnet.errors import (
-    Interrupted,
-    RunFailed,
-    UserError,
-    one_line,
-    out_of_memory,
-)
-from lra_fnet.machine import allocator, compile_cache, memory, signals
+from lra_fnet.errors import Interrupted, RunFailed, UserError, one_line, out_of_memory
+from lra_fnet.machine import allocator, compile_cache, signals
 from lra_fnet.sweep import SAMPLERS
 
 
@@ -44,12 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             compile_cache.use()
             try:
                 args = parser().parse_args(arguments)
-                memory.check_limits()
-                stop = signals.stop_at_once
-                if args.call in (_train, _pretrain, _sweep, _finish, _data):
-                    stop = functools.partial(stop, then="the same command resumes")
-                with signals.handled(stop):
-                    return args.call(args) or 0
+                return args.call(args) or 0
             finally:
                 sys.stdout.flush()
     except (UserError, RunFailed) as error:

@@ -105,25 +105,20 @@ def read_lines(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
 
     Args:
       path: the file.
-      skip: leaves out other lines that are not JSON objects, with a warning: half a line of a
-        killed process, which `append_line` has ended.
+      skip: leaves out other lines that are not JSON objects: half a line of a killed process,
+        which `append_line` has ended.
 
     Raises:
       UserError: the file cannot be read; a complete line is not JSON, unless it may be left out.
     """
-
-    def parse(text):
-        objects = []
-        for number, line in enumerate(text.split("\n")[:-1], start=1):
-            try:
-                objects.append(dict(json.loads(line)))
-            except (ValueError, TypeError) as error:
-                if not skip:
-                    raise ValueError(f"line {number} is no JSON object: {line[:40]!r}") from error
-                say(f"{path}, line {number} is damaged and left out: {line[:40]!r}")
-        return objects
-
-    return _read(path, parse) or []
+    objects = []
+    for line in (_read(path, str) or "").split("\n")[:-1]:
+        try:
+            objects.append(dict(json.loads(line)))
+        except (ValueError, TypeError):
+            if not skip:
+                raise UserError(f"{path} is damaged at {line[:40]!r}: move it away") from None
+    return objects
 
 
 def append_line(path: Path, value: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Shows progress: a bar on a terminal, and a plain line from time to time elsewhere."""
 
+import datetime
 import sys
 import time
 
@@ -16,14 +17,8 @@ def say(text: str) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time for people: "45 s", "3 min 10 s", "5.2 h", "3.1 days"."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.1f} days"
+    """Returns a time for people: "0:03:10", "3 days, 2:24:00"."""
+    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 class Bar:
@@ -34,7 +29,6 @@ class Bar:
     def __init__(self, title: str, total: int | None, done: int = 0, unit: str = "rows"):
         self._title, self._unit, self._done = title, unit, done
         self._of = f" of {total:,}" if total else ""
-        self._note = ""
         self._begun = self._printed = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -55,8 +49,7 @@ class Bar:
         self._bar.stop()
         if self._bar.disable and error is None:
             elapsed = duration(time.monotonic() - self._begun)
-            note = f" ({self._note})" if self._note else ""
-            say(f"{self._title}: {self._done:,} {self._unit} in {elapsed}{note}")
+            say(f"{self._title}: {self._done:,} {self._unit} in {elapsed}")
 
     def step(self) -> None:
         """Counts one unit."""
@@ -67,7 +60,7 @@ class Bar:
 
     def update(self, done: int, note: str = "") -> None:
         """Shows that `done` of the total are done, with a note next to it."""
-        self._done, self._note = done, note
+        self._done = done
         self._bar.update(self._row, completed=done)
         left = self._bar.tasks[0].time_remaining
         remaining = f"{duration(left)} left" if left else ""

@@ -73,14 +73,14 @@ class Stop(contextlib.ExitStack):
             end(128 + number, "")
 
 
-def stop_at_once(number: int, frame=None, then: str = "") -> NoReturn:
+def stop_at_once(number: int, frame=None) -> NoReturn:
     """Ends the process with one line, outside of the training loop, where nothing is to be saved.
 
     Raises no exception: Python drops one that is raised in a callback of its garbage collector, and
     one that is raised in a callback of XLA's compiler crashes the process. Nothing is lost that
     SIGKILL would not lose.
     """
-    end(128 + number, f"stopped; {then}" if then else "stopped")
+    end(128 + number, "stopped")
 
 
 def end(code: int, text: str) -> NoReturn:

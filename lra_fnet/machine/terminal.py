@@ -1,4 +1,4 @@
-"""Tables and consoles of a terminal: a table that is too wide becomes one line per cell."""
+"""Tables and consoles of a terminal."""
 
 import dataclasses
 import shlex
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -31,7 +30,7 @@ def console(*, stderr: bool = False, **options) -> Console:
 
 @dataclasses.dataclass
 class Fitted:
-    """A table with a title above and notes below; one line per cell where it does not fit."""
+    """A table with a title above and notes below; long cells wrap where it does not fit."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]  # as long as the head; a cell may have several lines
@@ -43,23 +42,14 @@ class Fitted:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """Yields the title, the table or its lines, and the notes."""
+        """Yields the title, the table and the notes."""
         if self.title:
             yield Text(self.title, style="bold", overflow="fold")
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
         for number, name in enumerate(self.head):
             side = "left" if number < self.words else "right"
-            table.add_column(Text(name), justify=side, no_wrap=True)
+            table.add_column(Text(name), justify=side, overflow="fold")
         for row in self.rows:
             table.add_row(*(Text(cell, style=getattr(cell, "style", "")) for cell in row))
-        fits = Measurement.get(console, options.update(max_width=10_000), table).maximum
-        yield table if fits <= options.max_width else Text("\n".join(self._lines()))
+        yield table
         yield from (Text(note, overflow="fold") for note in self.notes)
-
-    def _lines(self) -> Iterator[str]:
-        """Yields a row's name, then a line for each cell with a value, after its column's name."""
-        for row in self.rows:
-            yield ", ".join(filter(None, row[: self.words]))
-            for name, cell in zip(self.head[self.words :], row[self.words :], strict=True):
-                if cell not in ("", "-"):
-                    yield ", ".join(f"  {name}  {cell}".splitlines())

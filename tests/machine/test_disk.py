@@ -55,8 +55,8 @@ def test_folder_is_replaced_by_a_complete_one(tmp_path, before, fails):
         (disk.read_json, b"{", "Expecting"),
         (disk.read_json, b"\xff", "cannot be read"),
         (disk.read_json, b"[]", "got a list"),
-        (disk.read_lines, b'{"a\n{"a": 2}\n', "line 1"),
-        (disk.read_lines, b"[]3\n", "line 1"),
+        (disk.read_lines, b'{"a\n{"a": 2}\n', "damaged"),
+        (disk.read_lines, b"[]3\n", "damaged"),
         (disk.read_text, None, "is missing"),
     ],
 )
@@ -70,7 +70,7 @@ def test_damaged_or_missing_file_fails_with_one_line(tmp_path, read, content, fr
     assert "\n" not in str(raised.value)
 
 
-def test_lines_are_appended_and_read_around_half_written_ones(tmp_path, capfd):
+def test_lines_are_appended_and_read_around_half_written_ones(tmp_path):
     file = tmp_path / "a.jsonl"
     assert disk.read_lines(file) == []
     disk.append_line(file, {"a": 1})
@@ -79,7 +79,6 @@ def test_lines_are_appended_and_read_around_half_written_ones(tmp_path, capfd):
     disk.append_line(file, {"a": 2})
     assert file.read_text() == '{"a": 1}\n{"a"\n{"a": 2}\n'
     assert disk.read_lines(file, skip=True) == [{"a": 1}, {"a": 2}]
-    assert "line 2 is damaged and left out" in capfd.readouterr().err
 
 
 def wrapped():

@@ -17,19 +17,13 @@ def printed(table, width):
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
-def test_table_is_columns_where_it_fits_and_one_line_a_cell_elsewhere():
+def test_table_is_a_line_a_row_where_it_fits_and_wraps_elsewhere():
     table = terminal.Fitted(HEAD, ROWS, title="Accuracy", notes=["A note that is long."])
     row = "Transformer 32.97 ± .89 (3) did not train"
     assert row in " ".join(printed(table, len(row) + 2))
-    assert printed(table, len(row) - 1) == [
-        "Accuracy",
-        "Transformer",
-        "  ListOps  32.97 ± .89 (3)",
-        "  Text  did not train",
-        "FNet",
-        "  ListOps  1.00, 2 seeds",
-        "A note that is long.",
-    ]
+    narrow = printed(table, len(row) - 1)
+    assert {*row.split()} <= {*" ".join(narrow).split()}
+    assert (narrow[0], narrow[-1]) == ("Accuracy", "A note that is long.")
 
 
 def test_pipes_get_plain_text_in_wide_lines():
@@ -48,11 +42,11 @@ def test_bar_prints_counts_and_notes_without_a_terminal(capfd):
     first, second, last = capfd.readouterr().err.splitlines()
     assert re.match(r"training: 10 of 1,000 steps", first)
     assert re.match(r"training: 1,000 of 1,000 steps, loss 1\.0", second)
-    assert last == "training: 1,000 steps in 0 s (loss 1.0)"
+    assert last == "training: 1,000 steps in 0:00:00"
 
 
 def test_durations_are_for_people():
-    times = {45: "45 s", 190: "3 min 10 s", 18_720: "5.2 h", 267_840: "3.1 days"}
+    times = {45: "0:00:45", 190.4: "0:03:10", 267_840: "3 days, 2:24:00"}
     assert {seconds: progress.duration(seconds) for seconds in times} == times
 
 

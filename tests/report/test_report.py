@@ -233,7 +233,7 @@ def test_run_lines_show_counts_interval_baseline_floor_and_published_numbers():
         "not significantly above the shallow baseline",
         "majority floor 18.00 %",
         "FNet paper 35.33",
-        "trained in 2 min 0 s, 8.5 steps/s",
+        "trained in 0:02:00, 8.5 steps/s",
     ]
 
 
