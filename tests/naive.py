@@ -476,18 +476,6 @@ def sort_logits(x, mask, params, heads, block_size):
     return out
 
 
-def _transform(x, entry):
-    """y[n, k] = sum over m, d of entry(n, m, k, d) x[m, d]. [B, L, D]."""
-    out = np.zeros(x.shape)
-    _, length, dim = x.shape
-    for n in range(length):
-        for k in range(dim):
-            for m in range(length):
-                for d in range(dim):
-                    out[:, n, k] += entry(n, m, k, d) * x[:, m, d]
-    return out
-
-
 def bert_embedding(ids, types, params, norm):
     """norm(word + position + type), then a Dense layer (arXiv:2105.03824, Sec. 3.2). [B, L, D]."""
     out = np.zeros((*ids.shape, params["embedding"].shape[1]))

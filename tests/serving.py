@@ -1,23 +1,10 @@
-"""A file server on 127.0.0.1 that can continue a download, and preparation in a child process."""
+"""A file server on 127.0.0.1 that can continue a download."""
 
 import contextlib
 import hashlib
 import http.server
-import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
-
-from paths import TESTS
-
-
-def prepare_without_tensorflow(module, label, data, **settings):
-    """Runs tests/tasks/prepare_without_tensorflow.py and returns the set's fingerprint."""
-    program = TESTS / "tasks/prepare_without_tensorflow.py"
-    command = [sys.executable, "-W", "error", program, module, label, data, json.dumps(settings)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout.strip()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -23,6 +23,15 @@ def kept_by_backward(function, *inputs):
     return sum(leaf.size for leaf in jax.tree.leaves(backward) if hasattr(leaf, "size"))
 
 
+def slopes(function, weights, *inputs):
+    """Gradients in all inputs of the sum of function(*inputs), weighted."""
+
+    def loss(*inputs):
+        return (function(*inputs) * weights).sum()
+
+    return jax.jit(jax.grad(loss, tuple(range(len(inputs)))))(*inputs)
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 7), (1, 1, 1), (4, 1, 2)])
 def test_layer_norm_equals_the_oracle(shape):
     x, scale, bias = normal(*shape), normal(shape[-1], seed=1), normal(shape[-1], seed=2)
@@ -73,10 +82,7 @@ def test_batch_norm_gradients_are_those_of_the_formula(dtype):
         scale, bias = (params[name][None, None] for name in ("scale", "bias"))
         return ((wide - mean) / jnp.sqrt(variance + 1e-3) * scale + bias).astype(dtype)
 
-    got, want = (
-        jax.jit(jax.grad(lambda *a, f=f: (f(*a) * weights).sum(), argnums=(0, 1)))(x, params)
-        for f in (ours, formula)
-    )
+    got, want = (slopes(function, weights, x, params) for function in (ours, formula))
     assert jax.tree.map(lambda a: a.dtype, got) == jax.tree.map(lambda a: a.dtype, want)
     tolerance = 1e-5 if dtype == "float32" else 2e-2
     jax.tree.map(
@@ -91,17 +97,11 @@ def test_layer_norm_gradients_equal_those_of_flax(shape):
     x, weights = normal(*shape), normal(*shape, seed=3)
     params = {"scale": normal(shape[-1], seed=1), "bias": normal(shape[-1], seed=2)}
 
-    def slope(module):
-        def loss(params, x):
-            return (module.apply({"params": params}, x) * weights).sum()
-
-        return jax.jit(jax.grad(loss, argnums=(0, 1)))(params, x)
-
-    got = slope(pointwise.LayerNorm(1e-6))
-    want = slope(nn.LayerNorm(1e-6))
-    for name in params:
-        assert_close(got[0][name], want[0][name])
-    assert_close(got[1], want[1])
+    got, want = (
+        slopes(lambda params, x, m=module: m.apply({"params": params}, x), weights, params, x)
+        for module in (pointwise.LayerNorm(1e-6), nn.LayerNorm(1e-6))
+    )
+    jax.tree.map(assert_close, got, want)
 
 
 def test_recompute_keeps_only_the_arguments_and_has_the_same_values_and_gradients():
@@ -113,33 +113,24 @@ def test_recompute_keeps_only_the_arguments_and_has_the_same_values_and_gradient
     def again(x, kernel):
         return pointwise.recompute(product, x, kernel, key)
 
-    def slopes(function, *more):
-        def loss(x, kernel):
-            return (function(x, kernel, *more) ** 2).sum()
+    def plain(x, kernel):
+        return product(x, kernel, key)
 
-        return jax.jit(jax.grad(loss, argnums=(0, 1)))(x, kernel)
-
-    assert_close(jax.jit(again)(x, kernel), jax.jit(product)(x, kernel, key))
-    for got, want in zip(slopes(again), slopes(product, key), strict=True):
-        assert_close(got, want)
+    assert_close(jax.jit(again)(x, kernel), jax.jit(plain)(x, kernel))
+    weights = normal(6, 3, seed=1)
+    jax.tree.map(assert_close, slopes(again, weights, x, kernel), slopes(plain, weights, x, kernel))
     arguments = x.size + kernel.size
     assert kept_by_backward(again, x, kernel) < arguments + 10  # and the key
-    assert kept_by_backward(lambda x, k: product(x, k, key), x, kernel) > arguments + 2 * x.size
+    assert kept_by_backward(plain, x, kernel) > arguments + 2 * x.size
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (2, 3, 5, 4)])
 def test_flat_product_and_its_gradients_equal_those_of_a_plain_product(shape):
     x, kernel, weights = normal(*shape), normal(4, 6), normal(*shape[:-1], 6)
 
-    def slopes(product):
-        def loss(x, kernel):
-            return (product(x, kernel) * weights).sum()
-
-        return jax.jit(jax.grad(loss, argnums=(0, 1)))(x, kernel)
-
     assert_close(pointwise.flat_product(x, kernel), x @ kernel)
-    for got, want in zip(slopes(pointwise.flat_product), slopes(jnp.matmul), strict=True):
-        assert_close(got, want)
+    products = pointwise.flat_product, jnp.matmul
+    jax.tree.map(assert_close, *(slopes(product, weights, x, kernel) for product in products))
 
 
 def test_the_mask_is_the_hash_of_key_row_and_column():

@@ -13,6 +13,7 @@ from raw_files import assert_refused
 from lra_fnet import tasks
 from lra_fnet.counts import Counts
 from lra_fnet.data import store
+from lra_fnet.data.sources import Remote
 from lra_fnet.tasks import image
 
 ROWS = 20  # in a batch of these tests
@@ -151,18 +152,16 @@ def test_full_16_has_the_rows_of_full_with_means_of_four_pixels(tmp_path):
     np.testing.assert_array_equal(task.encode(file.getvalue()), arrays.values[0])
 
 
-def test_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
+def test_set_is_downloaded(tmp_path, monkeypatch):
     binary = write_binary(tmp_path / "cifar-10-batches-bin")
     path = pack(binary, tmp_path / "cifar-10-binary.tar.gz")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    want = tasks.prepare(tasks.make("image"), tmp_path / "other", source=binary)
     with serving.serve(tmp_path) as url:
-        remote = [f"{url}{path.name}", path.stat().st_size, digest]
-        printed = serving.prepare_without_tensorflow(
-            "image", "image/full", tmp_path / "data", REMOTE=remote, BATCH_ROWS=ROWS, GRAY_SUMS=SUMS
-        )
-    assert (
-        printed == tasks.prepare(tasks.make("image"), tmp_path / "other", source=binary).fingerprint
-    )
+        remote = Remote(f"{url}{path.name}", path.stat().st_size, digest)
+        monkeypatch.setattr(image.Image, "remote", remote)
+        got = tasks.prepare(tasks.make("image"), tmp_path / "data")
+    assert (got.fingerprint, got.source) == (want.fingerprint, path.name)
 
 
 # Errors
