@@ -13,15 +13,8 @@ from arrays import applied, assert_close, float64, inputs_of, normal, random_var
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers import linear_attention, linformer, nystrom, synthesizer
 
-FIELDS = {
-    "dim": 6,
-    "num_heads": 2,
-    "qkv_dim": 10,
-    "max_len": 9,
-    "layer": 0,
-    "num_layers": 2,
-    "dropout": 0.0,
-}
+FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 10, "max_len": 9, "layer": 0, "num_layers": 2}
+FIELDS |= {"dropout": 0.0}
 HOLES = jnp.asarray([[1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 0, 1, 0, 0], [0] * 7], bool)  # [3, 7]
 
 

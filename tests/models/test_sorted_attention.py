@@ -71,26 +71,6 @@ def test_lsh_attention_equals_the_oracle_at_any_mask(chunk_size, rounds):
     assert not np.asarray(got)[~np.asarray(mask)].any()
 
 
-def shared_attention(query_key, value, allowed):
-    """Dense softmax over allowed [B, H, L, L], keys of length 1, itself at -1e5; [B, L, H, K]."""
-    key = query_key / jnp.linalg.norm(query_key, axis=-1, keepdims=True)
-    logits = jnp.einsum("bihd,bjhd->bhij", query_key, key) / jnp.sqrt(query_key.shape[-1])
-    logits = logits - 1e5 * jnp.eye(logits.shape[-1])[None, None]
-    weights = jax.nn.softmax(jnp.where(allowed, logits, -1e9), axis=-1)
-    return jnp.einsum("bhij,bjhd->bihd", weights, value)
-
-
-@pytest.mark.parametrize("apart", [False, True], ids=["one bucket", "two of three thirds a round"])
-def test_rounds_that_join_every_pair_in_one_chunk_give_full_attention(apart):
-    query_key, value = heads(2)
-    thirds = np.arange(LENGTH) % 3
-    buckets = np.stack([(thirds == r) & apart for r in range(3)]).astype(np.int32)
-    mask = jnp.ones((4, LENGTH), bool)
-    buckets = jnp.asarray(np.broadcast_to(buckets, (4, 2, 3, LENGTH)))
-    got = lsh(query_key, value, mask, buckets, chunk_size=LENGTH)
-    assert_close(got, shared_attention(query_key, value, np.ones((1, 1, LENGTH, LENGTH), bool)))
-
-
 def test_a_token_attends_to_itself_only_when_alone():
     query_key, value = heads(2)
     mask = jnp.ones((4, LENGTH), bool)

@@ -214,9 +214,6 @@ def test_urls_of_one_file_name_are_different_sources(tmp_path):
             tasks.prepare(tasks.make("csv"), tmp_path / "data", two)
         other = tasks.prepare(tasks.make("csv", "other"), tmp_path / "data", two)
         assert other.task.label_names == ("ham2", "spam2")
-        write(tmp_path / "mail.csv?id=2", rows())
-        anew = tasks.prepare(tasks.make("csv", "other"), tmp_path / "data", two, force=True)
-        assert anew.task.label_names == ("ham", "spam")
 
 
 # Experiments
