@@ -42,7 +42,6 @@ class Entry:
     # At the best step so far: accuracy as a fraction; in pre-training the mean loss.
     validation: float | None = None
     error: str | None = None
-    command: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

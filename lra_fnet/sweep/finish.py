@@ -3,7 +3,7 @@
 import dataclasses
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, progress, typed_json
+from lra_fnet.machine import disk, typed_json
 from lra_fnet.run import evaluate
 from lra_fnet.run.result import Record
 from lra_fnet.sweep import files
@@ -15,7 +15,7 @@ from lra_fnet.sweep.plan import Plan
 def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
     """Writes selected.json and scores its runs; a point that was selected stays selected.
 
-    Only points whose seeds are all complete compete; a line says how many others there are.
+    Only points whose seeds are all complete compete.
 
     Args:
       plan: the sweep.
@@ -32,8 +32,7 @@ def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
     """
     if plan.sweep.pretrain or not plan.sweep.axes:
         raise UserError(
-            f"sweep {plan.name} has nothing to select for test, as it has no axes or is one of "
-            "pre-training: `lra-fnet report` lists its runs"
+            f"sweep {plan.name} has nothing to select for test: expected axes, and no pre-training"
         )
     # The prepared sets are what the trials have read, even if a source has changed since.
     plan = dataclasses.replace(plan, shared=dataclasses.replace(plan.shared, source=None))
@@ -50,22 +49,12 @@ def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
         undrawn = max(0, sweep.trials * len(plan.pairs) * sweep.seeds - len(trials))
         if left := undrawn + sum(trial.state not in allowed for trial in new):
             raise UserError(
-                f"{left} trials of sweep {plan.name} have not ended, or have failed: "
-                f"{plan.again()} continues them, with --retry those that failed too; finish "
-                "--without-failed selects among the others for good"
+                f"{left} trials of sweep {plan.name} have not ended, or have failed: continue with "
+                f"{plan.again()}, --retry for those that failed, or finish --without-failed"
             )
         selected = [*earlier, *files.best(new)]
-        out = sum(any(one.state != "complete" for one in point) for point in files.points(new))
-        progress.say(f"left out: {out} points with a trial that is not complete")
         if not selected:
             raise UserError(f"no point of sweep {plan.name} is complete: there is none to select")
         disk.write_json(file, [dataclasses.asdict(choice) for choice in selected])
-    results = []
-    for choice in selected:
-        word = "selected before" if choice in earlier else "selected"
-        point = f"{choice.task} {choice.model} {' '.join(choice.overrides)}"
-        progress.say(f"{word}: {point}: {100 * (choice.validation or 0):.2f} on validation")
-        results += [
-            evaluate.evaluate(plan.shared.runs / x, plan.shared.imports) for x in choice.folders
-        ]
-    return results
+    folders = [plan.shared.runs / name for choice in selected for name in choice.folders]
+    return [evaluate.evaluate(folder, plan.shared.imports) for folder in folders]

@@ -8,7 +8,6 @@ frees however the process ends (Optuna's journal has no heartbeat that would sho
 
 import contextlib
 import dataclasses
-import shlex
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import IO
@@ -48,13 +47,12 @@ class Trial(Entry):
         job, built = self.job, self.built
         with contextlib.suppress(UserError):
             result = results.read(job.folder)
-            if result is None or (job.test and not result.tested):
+            if not result or not built or (job.test and not result.tested):
                 return None
-            data = store.read_fingerprint(built.task.folder(job.data)) if built else None
-            rows = data["fingerprint"] if data else None
-            if built and results.differences(result, built.config, rows, job.imports):
-                return None
-            return result
+            data = store.read_fingerprint(built.task.folder(job.data)) or {}
+            rows = data.get("fingerprint")
+            if not results.differences(result, built.config, rows, job.imports):
+                return result
         return None
 
     def look(self) -> None:
@@ -214,7 +212,6 @@ def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int)
         folder=str(job.folder.relative_to(job.runs)),
         state="waiting",
         step=0,
-        command=shlex.join(["lra-fnet", *job.command()]),
         job=job,
         built=built,
     )

@@ -202,8 +202,7 @@ class Plan:
             if built(self.job(pair, point, 0)).task.validation_is_test and axes:
                 raise UserError(
                     f"a sweep with axes selects on validation, but {self.pairs[pair][0]} has only "
-                    f"test rows there with preset {self.sweep.preset}: leave out the axes, or "
-                    "choose another preset or DATASET"
+                    "test rows there: leave out the axes, or choose another preset or DATASET"
                 )
 
     def again(self, verb: str = "sweep", *options: str) -> str:
@@ -217,6 +216,7 @@ class Plan:
         Raises:
           UserError: the folder belongs to another sweep.
         """
+        self.check_name()
         file, sweep = self.folder / "sweep.json", self.sweep
         known = disk.read_json(file)
         if known is None:
@@ -226,7 +226,6 @@ class Plan:
             known |= {name: self.shared.to_json()[name] for name in SHARED}
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             known |= {"created": now, "trials": -1}
-        self.check_name()
         if known["trials"] < sweep.trials:
             disk.write_json(file, known | {"trials": sweep.trials})
 

@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, progress, signals
+from lra_fnet.machine import disk, progress, signals, terminal
 from lra_fnet.run import job as jobs
 from lra_fnet.sweep import files, plan
 from lra_fnet.sweep.files import ENDED, FAILED
@@ -62,8 +62,8 @@ def dry_run(sweep: plan.Plan) -> None:
     """
     if sweep.sweep.sampler == "tpe":
         raise UserError(
-            "--dry-run expects --sampler grid or random, because each point of tpe depends on the "
-            "results before it: start the sweep on several machines instead, and they share it"
+            "--dry-run expects --sampler grid or random, as points of tpe depend on results: leave "
+            "it out"
         )
     sweep.check()
     sweep.check_name()
@@ -73,7 +73,7 @@ def dry_run(sweep: plan.Plan) -> None:
     ):
         trial = make_trial(sweep, pair, number, point, seed)
         if trial.record() is None:
-            commands.append(trial.command)
+            commands.append(terminal.command(trial.job.command()))
     for command in dict.fromkeys(commands):  # a search may draw a point twice
         print(command)
 
@@ -220,9 +220,6 @@ def _report(ledger: Ledger, jobs: int, stopped: int | None) -> int:
         mean = [_mean(done)] if done else []
         setting = " ".join([point[0].task, point[0].model, *point[0].overrides])
         progress.say(": ".join([setting, f"{len(done)} of {len(point)} seeds", *mean]))
-    failed = any(trial.state in FAILED for trial in trials)
-    if failed:
-        progress.say(f"to try what failed again: {sweep.again('sweep', *options, '--retry')}")
     if sweep.sweep.axes and not sweep.sweep.pretrain:
         progress.say(f"to score the best on test: {sweep.again('finish')}")
-    return 1 if failed else 0
+    return int(any(trial.state in FAILED for trial in trials))

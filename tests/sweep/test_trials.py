@@ -80,7 +80,6 @@ def test_every_trial_runs_once_and_trials_json_has_its_state(go):
         for seed in (0, 1)
     }
     first = trials[0]
-    assert first.pop("command").startswith("lra-fnet train --task parity --model fnet --preset cpu")
     assert (Path("runs") / first.pop("folder") / "result.json").exists()
     names = {"number": 0, "task": "parity", "model": "fnet", "preset": "cpu", "seed": 0}
     names |= {"overrides": ["Fake.accuracy=0.2"], "state": "complete", "error": None}
@@ -103,7 +102,6 @@ def test_failed_trials_are_listed_with_their_error_and_run_again_only_with_retry
     assert [(t["state"], t["error"]) for t in trials_of()] == list(zip(wanted, errors, strict=True))
     for error in errors[1:]:
         assert f": {error}" in err
-    assert "lra-fnet sweep --name mine --retry" in err
     assert go(*WHICH, *grid)[0] == 1
     assert set(starts().values()) == {1}
     assert go("--name", "mine", "--retry")[0] == 1
@@ -365,9 +363,7 @@ def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(
     which = ["--task=parity", "--models=fnet,linear", "--preset=cpu", "--name=mine", "--seeds=2"]
     assert go(*which, *grid)[0] == 1
     planned = plan.load(Path("runs"), "mine")
-    with pytest.raises(
-        UserError, match=r"^8 trials of sweep mine have .* --retry .* --without-failed"
-    ):
+    with pytest.raises(UserError, match=r"^8 trials of sweep mine .* --without-failed"):
         finish.finish(planned)
     assert not scored
     for first in (True, False):
@@ -389,7 +385,7 @@ def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "2 trials of sweep mine have not ended, or have failed: lra-fnet sweep --name mine"),
+        ({}, "2 trials of sweep mine have not ended"),
         ({"axes": {}}, "has nothing to select"),
         ({"pretrain": True}, "has nothing to select"),
     ],
