@@ -609,7 +609,9 @@ def _sweep(args) -> int | None:
             for name in ("preset", "seeds", "sampler", "prune", "pretrain", "init")
         },
     }
-    given_axes = axes.parse(args.grid, args.range)
+    given_axes = dict(
+        axes.axis(name, text) for name in ("grid", "range") for text in vars(args)[name]
+    )
     if args.name and not (args.sweep or args.task):
         outside = args.imports or args.gin_dirs or args.source or args.data != Path("data")
         if given_axes or args.set or outside or any(value is not None for value in given.values()):

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import psutil
 
-from lra_fnet.errors import UserError, unreadable
+from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
 
 _NAMES = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE")
@@ -151,8 +151,6 @@ def _read(path: Path, parse: Callable[[str], Any], cure: str = "move it away") -
         return parse(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except PermissionError as error:
-        raise UserError(unreadable(error, path)) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}): {cure}") from None
 

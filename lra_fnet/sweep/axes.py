@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import optuna
@@ -13,11 +12,6 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-
-
-def parse(grids: Sequence[str], ranges: Sequence[str]) -> dict[str, Any]:
-    """Returns the axes of the command line: see `axis`."""
-    return dict([axis("grid", text) for text in grids] + [axis("range", text) for text in ranges])
 
 
 def axis(option: str, text: str) -> tuple[str, list | dict[str, Any]]:

@@ -195,31 +195,21 @@ def _show(trials: list[Trial], shown: dict[int, str]) -> None:
     for trial in trials:
         if trial.state != shown.get(trial.number, "waiting"):
             facts = [f"[{trial.number + 1}/{len(trials)}] {trial.job.folder}", trial.state]
-            facts += [_mean([trial])] if trial.state == "complete" else []
-            facts += [trial.error] if trial.state in FAILED and trial.error else []
-            progress.say(": ".join(facts))
+            progress.say(": ".join([*facts, *filter(None, [trial.error])]))
         shown[trial.number] = trial.state
-
-
-def _mean(point: list[Trial]) -> str:
-    """Returns what points are compared by, of complete trials: a loss, or an accuracy in %."""
-    mean = files.mean(point)
-    text = f"{mean:.4f}" if point[0].job.denoise else f"{100 * mean:.2f} %"
-    return f"{text} on validation"
 
 
 def _report(ledger: Ledger, jobs: int, stopped: int | None) -> int:
     """Prints a line for each point and the command that continues; returns the exit code."""
     sweep, trials = ledger.plan, ledger.trials
-    options = ["--jobs", str(jobs)] if jobs > 1 else []
     if stopped:
-        progress.say(f"saved; to resume: {sweep.again('sweep', *options)}")
+        progress.say(f"saved; to resume: {sweep.again('sweep', '--jobs', str(jobs))}")
         return 128 + stopped
     for point in files.points(trials):
         done = [trial for trial in point if trial.state == "complete"]
-        mean = [_mean(done)] if done else []
+        mean = f"{files.mean(done):.4f} on validation" if done else "-"
         setting = " ".join([point[0].task, point[0].model, *point[0].overrides])
-        progress.say(": ".join([setting, f"{len(done)} of {len(point)} seeds", *mean]))
+        progress.say(f"{setting}: {len(done)} of {len(point)} seeds: {mean}")
     if sweep.sweep.axes and not sweep.sweep.pretrain:
         progress.say(f"to score the best on test: {sweep.again('finish')}")
     return int(any(trial.state in FAILED for trial in trials))

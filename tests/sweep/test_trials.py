@@ -86,7 +86,7 @@ def test_every_trial_runs_once_and_trials_json_has_its_state(go):
     assert first == names | {"step": 8, "validation": 0.2}
     assert "created" in json.loads(Path("runs/sweeps/mine/sweep.json").read_text())
     assert "lra-fnet finish --name mine" in err
-    assert err.count("2 of 2 seeds: 40.50 %") == 2  # the mean of 40 and 41 of each model
+    assert err.count("2 of 2 seeds: 0.4050") == 2  # the mean of 0.40 and 0.41 of each model
     assert "\x1b" not in err
     assert go("--name", "mine")[0] == 0
     assert sum(starts().values()) == 8
