@@ -25,11 +25,6 @@ def one_line(error: object, longest: int | None = None) -> str:
     return text[:longest] or type(error).__name__
 
 
-def unreadable(error: PermissionError, path: object = "a file") -> str:
-    """Returns the message for a file or folder without permission; `path` if the error has none."""
-    return f"{error.filename or path} cannot be read ({error.strerror}): make it readable"
-
-
 def out_of_memory(error: BaseException) -> str:
     """Returns what XLA's error about a full device says, as one line; "" for another error."""
     full = "RESOURCE_EXHAUSTED" in str(error)

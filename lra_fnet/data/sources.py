@@ -22,7 +22,7 @@ from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Any, NamedTuple
 
-from lra_fnet.errors import UserError, one_line, unreadable
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
 
@@ -222,7 +222,7 @@ def readable(path: object, *more: type[Exception]) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise UserError(unreadable(error, path)) from None
+        raise UserError(f"{error}: make {path} readable") from None
     except (*_UNREADABLE, *more) as error:
         raise UserError(
             f"{path} is damaged, unreadable or not what its name says ({one_line(error, 100)}): "
