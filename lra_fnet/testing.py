@@ -57,10 +57,8 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
     called = any("__call__" in vars(base) for base in cls.__mro__)
     assert called, f"{cls.__name__} has no method __call__(x, mask, *, train)"
     checks = _MixerChecks(cls, settings)
-    for check in (
-        *(checks.shape_and_dtype, checks.randomness, checks.any_mask, checks.padding),
-        *(checks.gradient, checks.bfloat16, checks.positions, checks.first_only),
-    ):
+    first = checks.shape_and_dtype, checks.randomness, checks.any_mask, checks.padding
+    for check in (*first, checks.gradient, checks.bfloat16, checks.positions):
         for holds, fault in check():
             assert holds, f"{cls.__name__} {fault}"
 
@@ -149,9 +147,7 @@ class _MixerChecks:
             seen = f"declares uses_mask, but the content of padding changes outputs{when}"
             yield content or not self.mixer.uses_mask, seen
         try:
-            part = self.x[:, :SHORT], self.mask[:, :SHORT]
-            unkeyed = jax.jit(functools.partial(self.mixer.apply, train=False))
-            short = np.asarray(unkeyed(self.variables, *part))
+            short = self._evaluate(self.x[:, :SHORT], self.mask[:, :SHORT])
         except UserError:  # it takes max_len positions only
             amount = not self.mixer.uses_mask
         else:
@@ -166,12 +162,9 @@ class _MixerChecks:
 
     def gradient(self):
         rng = np.random.default_rng(1)
-
-        def draw(leaf):
-            return rng.normal(size=leaf.shape)
-
         point = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (self.variables, self.x))
-        direction, cotangent = jax.tree.map(draw, point), draw(self.x)
+        direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), point)
+        cotangent = rng.normal(size=self.x.shape)
         dtypes = []
 
         @jax.jit
@@ -182,14 +175,13 @@ class _MixerChecks:
             dtypes.append(y.dtype)
             return (y * cotangent).sum()
 
-        def shifted(step):
-            return jax.tree.map(lambda leaf, slope: leaf + step * slope, point, direction)
+        def value(step):
+            return loss(jax.tree.map(lambda leaf, to: leaf + step * to, point, direction))[0]
 
         with jax.enable_x64(True):
             gradient = jax.device_get(loss(point)[1])
             at_zero = jax.device_get(loss((point[0], 0 * point[1]))[1])
-            step = 1e-6
-            difference = (loss(shifted(step))[0] - loss(shifted(-step))[0]) / (2 * step)
+            difference = (value(1e-6) - value(-1e-6)) / 2e-6
         yield dtypes[0] == np.float64, f"maps float64 to {dtypes[0]}: keep the dtype"
         finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((gradient, at_zero)))
         yield finite, "has a gradient with NaN or infinity"
@@ -211,12 +203,10 @@ class _MixerChecks:
         train = jax.jit(functools.partial(self._training, mixer=self.mixer))
         first, second = (np.asarray(train(self.variables, self.x, self.mask)) for _ in "12")
         yield (first == second).all(), "is random in training beyond its dropout key"
-        if not self.mixer.dropout:
-            return
-        drops = bool((first != self.trained).any())
-        declared = self.mixer.uses_dropout
+        drops, declared = bool((first != self.trained).any()), self.mixer.uses_dropout
         fault = f"dropout {'changes' if drops else 'does not change'} its training"
-        yield drops == declared, f"declares uses_dropout = {declared}, but {fault}"
+        right = drops == declared or not self.mixer.dropout
+        yield right, f"declares uses_dropout = {declared}, but {fault}"
 
     def positions(self):
         order = np.random.default_rng(2).permutation(self.length)
@@ -229,14 +219,12 @@ class _MixerChecks:
         declared = self.mixer.first_alone
         fault = f"its first position {'sees no other' if alone else 'sees others'}"
         yield alone == declared, f"declares first_alone = {declared}, but {fault}"
-
-    def first_only(self):
-        if not self.mixer.uses_first_only:
-            return
-        apply = jax.jit(functools.partial(self.mixer.apply, train=False, first_only=True))
-        got, want = np.asarray(apply(self.variables, self.x, self.mask)), self.output[:, :1]
-        yield got.shape == want.shape, f"gives {got.shape} with first_only: return position 0 alone"
-        yield _close(got, want), "has another output at position 0 with first_only"
+        if self.mixer.uses_first_only:
+            apply = jax.jit(functools.partial(self.mixer.apply, train=False, first_only=True))
+            got, want = np.asarray(apply(self.variables, self.x, self.mask)), self.output[:, :1]
+            fault = f"gives {got.shape} with first_only: return position 0 alone"
+            yield got.shape == want.shape, fault
+            yield _close(got, want), "has another output at position 0 with first_only"
 
     def _both(self):
         """Yields a call, its output on the whole batch, and words: for evaluation and training."""
@@ -298,16 +286,11 @@ def _task_checks(task: Task, folder: Path, source, decode) -> Iterator[tuple[boo
     same = sets.verify(task, folder / "first") == prepared
     yield same, "verify must return what prepare returned"
     task = prepared.task
-    if decode is None and isinstance(task, PixelTask):
-        decode = _png
-    elif decode is None and task.vocab_size == 257:
-        decode = np.ndarray.tobytes
+    if decode is None and task.vocab_size == 257:
+        decode = _png if isinstance(task, PixelTask) else np.ndarray.tobytes
     for split in task.splits:
-        yield (
-            prepared.splits[split] == again.splits[split],
-            f"split {split} must have the same rows at every preparation, but a second one (with "
-            "jobs=2) gives other rows: draw them from a seed",
-        )
+        same = prepared.splits[split] == again.splits[split]
+        yield same, f"{split} must have the same rows at every preparation: draw them from a seed"
         rows = prepared.arrays(split).take(slice(4))
         values, lengths = rows.values.reshape(-1, task.max_len), rows.lengths.reshape(-1)
         real = np.arange(task.max_len) < lengths[:, None]

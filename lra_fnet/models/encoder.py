@@ -15,14 +15,8 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.kernels import fastest
-from lra_fnet.models.kernels.pointwise import (
-    BatchNorm,
-    Dropout,
-    LayerNorm,
-    activated_product,
-    flat_product,
-)
+from lra_fnet.models.kernels import fastest, pointwise
+from lra_fnet.models.kernels.pointwise import Dropout, LayerNorm, flat_product
 from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.settings import Least, check_settings
 
@@ -152,7 +146,7 @@ class MLP(nn.Module):
         dense = functools.partial(nn.Dense, dtype=x.dtype, kernel_init=kernel_init)
         hidden = dense(self.mlp_dim, bias_init=wide_bias, dot_general=flat_product, name="wide")(x)
         rate = self.dropout if train and pre else 0.0
-        product = activated_product(rate, self.make_rng("dropout") if rate else None)
+        product = pointwise.activated_product(rate, self.make_rng("dropout") if rate else None)
         y = dense(self.dim, bias_init=narrow_bias, dot_general=product, name="narrow")(hidden)
         return Dropout(self.dropout)(y, train=train).reshape(shape)
 
@@ -161,7 +155,7 @@ def normalise(x, mask, name, epsilon, momentum, *, train) -> jax.Array:
     """Applies a submodule of this name: LayerNorm, or BatchNorm if there is a momentum."""
     if momentum is None:
         return LayerNorm(epsilon, name=name)(x)
-    return BatchNorm(epsilon, momentum, name=name)(x, mask, train=train)
+    return pointwise.BatchNorm(epsilon, momentum, name=name)(x, mask, train=train)
 
 
 class Block(nn.Module):
@@ -209,10 +203,7 @@ class Block(nn.Module):
         if self.first_only and self.mixer.uses_first_only:
             return x[:, :1], self.mixer(inputs, mask, train=train, first_only=True)[:, :1]
         y = self.mixer(inputs, mask, train=train)
-        if (y.shape, y.dtype) != (
-            inputs.shape,
-            inputs.dtype,
-        ):  # which a sum would broadcast
+        if (y.shape, y.dtype) != (inputs.shape, inputs.dtype):  # which a sum would broadcast
             raise UserError(
                 f"{type(self.mixer).__name__} must return {inputs.dtype} {[*inputs.shape]}, got "
                 f"{y.dtype} {[*y.shape]}: lra_fnet.testing.check_mixer checks this and more"
@@ -266,11 +257,6 @@ class Encoder(nn.Module):
     batch_norm: Annotated[float, Least(0, suggest=0.9, below=1)] | None = None
 
     def __post_init__(self):
-        self._check()
-        self.mixers = self._build_mixers()
-        super().__post_init__()
-
-    def _check(self):
         check_settings(self)
         bert = self.embedding == "bert"
         rules = {
@@ -289,6 +275,8 @@ class Encoder(nn.Module):
                 raise UserError(
                     f"Encoder.{name} must be {wanted}, got {getattr(self, name)!r}: set it so"
                 )
+        self.mixers = self._build_mixers()
+        super().__post_init__()
 
     def _build_mixers(self) -> tuple[Mixer, ...]:
         makers = self.mixers
@@ -313,24 +301,16 @@ class Encoder(nn.Module):
         """Returns the mixer of one layer, with the encoder's sizes."""
         build, mixer = (make.clone if isinstance(make, Mixer) else make), None
         if callable(build) and (not isinstance(make, type) or issubclass(make, Mixer)):
-            mixer = build(
-                **{name: getattr(self, name) for name in ("dim", "num_heads", "qkv_dim")},
-                max_len=self.mixer_length,
-                layer=layer,
-                num_layers=self.num_layers,
-                dropout=self.attention_dropout,
-                parent=None,
-            )
+            names = "dim", "num_heads", "qkv_dim", "num_layers"
+            sizes = {name: getattr(self, name) for name in names} | {"max_len": self.mixer_length}
+            mixer = build(**sizes, layer=layer, dropout=self.attention_dropout, parent=None)
         if not isinstance(mixer, Mixer):
             raise UserError(
                 f"Encoder.mixers must give a subclass of Mixer, got {make!r} for layer {layer}: "
                 "bind MIXERS to one, as the files in gin/models do"
             )
-        for name in OF_ENCODER:
-            if not isinstance(make, Mixer) and getattr(mixer, name, None) not in (
-                None,
-                getattr(HeadMixer, name),
-            ):
+        for name in OF_ENCODER if isinstance(mixer, HeadMixer) else ():
+            if not isinstance(make, Mixer) and getattr(mixer, name) != getattr(HeadMixer, name):
                 raise UserError(f"{type(mixer).__name__}.{name} is the encoder's: leave it out")
         return mixer
 
@@ -338,11 +318,6 @@ class Encoder(nn.Module):
     def mixer_length(self) -> int:
         """The length that the mixers see: max_len, plus 1 with CLS."""
         return self.max_len + (self.pooling == "cls")
-
-    @property
-    def last_at_first(self) -> bool:
-        """Whether the last block computes position 0 only, if the result is pooled."""
-        return self.pooling in POOLED_AT_FIRST and self.batch_norm is None
 
     @property
     def uses_mask(self) -> bool:
@@ -392,17 +367,13 @@ class Encoder(nn.Module):
 
         if self.remat:
             run = nn.remat(run)
-        first = pooled is True and self.last_at_first
+        names = "dim", "mlp_dim", "dropout", "norm", "norm_epsilon", "batch_norm", "initialisation"
+        settings = {name: getattr(self, name) for name in names}
+        first = pooled is True and self.pooling in POOLED_AT_FIRST and self.batch_norm is None
         for layer, mixer in enumerate(self.mixers):
             block = Block(
                 mixer=mixer.clone(name=None),  # named after Block's attribute
-                dim=self.dim,
-                mlp_dim=self.mlp_dim,
-                dropout=self.dropout,
-                norm=self.norm,
-                norm_epsilon=self.norm_epsilon,
-                batch_norm=self.batch_norm,
-                initialisation=self.initialisation,
+                **settings,
                 first_only=first and layer == self.num_layers - 1,
                 name=f"block_{layer}",
             )

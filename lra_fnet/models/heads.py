@@ -42,10 +42,6 @@ class Head(nn.Module):
     interaction: str = "none"  # of two texts: "concat" or "nli"; "none" for one text
 
     def __post_init__(self):
-        self._check()
-        super().__post_init__()
-
-    def _check(self):
         known = INTERACTIONS.get(self.num_inputs, ("of one or two texts",))
         if self.interaction not in known:
             raise UserError(
@@ -54,6 +50,7 @@ class Head(nn.Module):
             )
         check_settings(self)
         at_least("Head.mlp_dim", self.mlp_dim, 0 if self.num_inputs == 1 else 2, 256)
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, pooled):

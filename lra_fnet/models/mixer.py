@@ -72,10 +72,8 @@ class Mixer(nn.Module):
     speed_only: ClassVar[bool] = False
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if (frozen := _frozen(value)) is not value:  # a model that is compiled has a hash
-                object.__setattr__(self, field.name, frozen)
+        for field in dataclasses.fields(self):  # a model that is compiled has a hash
+            object.__setattr__(self, field.name, _frozen(getattr(self, field.name)))
         check_settings(self)
         if not hasattr(type(self), "uses_mask"):
             name = type(self).__name__
@@ -168,11 +166,8 @@ class HeadMixer(Mixer, kw_only=True):
         With first_only the heads are those of position 0, [B, 1, H, K].
         """
         queries = x[:, :1] if first_only else x
-        query, key, value = (
-            self.heads(queries, "query"),
-            self.heads(x, "key"),
-            self.heads(x, "value"),
-        )
+        query = self.heads(queries, "query")
+        key, value = self.heads(x, "key"), self.heads(x, "value")
         return self.attend(query, key, value, mask, train=train), value
 
     def heads(self, x, name) -> jax.Array:
@@ -185,12 +180,11 @@ class HeadMixer(Mixer, kw_only=True):
         return self._project(y.reshape(*y.shape[:2], self.qkv_dim), self.dim, "out")
 
     def _project(self, x, features, name):
-        has_bias, kernel_init = False, nn.initializers.xavier_uniform()
-        if self.projections == "bert":
-            has_bias, kernel_init = True, nn.initializers.normal(self.deviation)
-        bias_init = nn.initializers.normal(0.02)
-        dense = functools.partial(nn.Dense, kernel_init=kernel_init, bias_init=bias_init, name=name)
-        return dense(features, has_bias, x.dtype, dot_general=flat_product)(x)
+        dense = functools.partial(nn.Dense, dtype=x.dtype, dot_general=flat_product, name=name)
+        if self.projections == "lra":
+            return dense(features, False, kernel_init=nn.initializers.xavier_uniform())(x)
+        inits = [nn.initializers.normal(width) for width in (self.deviation, 0.02)]
+        return dense(features, kernel_init=inits[0], bias_init=inits[1])(x)
 
     def attend(self, query, key, value, mask, *, train) -> jax.Array:
         """Mixes values over positions: three [B, L, H, K] and bool [B, L] -> [B, L, H, K]."""

@@ -386,7 +386,9 @@ def sinkhorn_attention(*inputs, **drop):
     return sinkhorn.sinkhorn_attention(*inputs, sorting, block_size=8, **drop)
 
 
-sparse_attention = functools.partial(sparse.sparse_attention, summary=1, global_first=True)
+sparse_attention = functools.partial(
+    sparse.sparse_attention, summary=1, causal=False, global_first=True
+)
 WEIGHTED = {
     "naive": attention.naive,
     "blockwise": functools.partial(attention.blockwise, block_size=5),

@@ -127,20 +127,15 @@ def fastest(
 @functools.cache
 def _kept(key, candidates, shape, usual, measure):
     path = disk.user_cache() / "choices.json"
-    table = _read(path)
+    table = {}
+    with contextlib.suppress(UserError):  # it is damaged
+        table = disk.read_json(path) or {}
     seconds = table.get(key)
     if not isinstance(seconds, dict) or set(seconds) != {name for name, _ in candidates}:
         seconds = measure(dict(candidates), shape)
-        table = _read(path) | {key: seconds}
         with contextlib.suppress(OSError):  # the next process measures again
             path.parent.mkdir(parents=True, exist_ok=True)
-            disk.replace(path, json.dumps(table, indent=1, sort_keys=True) + "\n")
+            text = json.dumps(table | {key: seconds}, indent=1, sort_keys=True)
+            disk.replace(path, text + "\n")
     best = min(seconds, key=lambda name: seconds[name])
     return best if seconds[usual] >= MARGIN * seconds[best] else usual
-
-
-def _read(path) -> dict:
-    try:
-        return disk.read_json(path) or {}
-    except UserError:  # it is damaged
-        return {}

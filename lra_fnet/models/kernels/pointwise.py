@@ -86,8 +86,7 @@ def _after(other, x):
     return x + jnp.where(first == first, jnp.zeros((), x.dtype), first)
 
 
-_part: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("part", default=None)
-_axis: contextvars.ContextVar[str | None] = contextvars.ContextVar("axis", default=None)
+_batch: contextvars.ContextVar[tuple] = contextvars.ContextVar("batch", default=(None, None))
 
 
 @contextlib.contextmanager
@@ -101,22 +100,21 @@ def part_of_batch(number, axis=None):
       number: integer [], which of the equally large parts of the batch.
       axis: the name of the devices' axis if they hold the other parts (`batch_sum`).
     """
-    tokens = _part.set(jnp.asarray(number, jnp.uint32)), _axis.set(axis)
+    token = _batch.set((jnp.asarray(number, jnp.uint32), axis))
     try:
         yield
     finally:
-        _part.reset(tokens[0])
-        _axis.reset(tokens[1])
+        _batch.reset(token)
 
 
 def part():
     """Returns the number of the current part (`part_of_batch`), uint32 []; None outside one."""
-    return _part.get()
+    return _batch.get()[0]
 
 
 def batch_sum(x):
     """Adds an array over all devices that hold a part of the batch (`part_of_batch`)."""
-    axis = _axis.get()
+    axis = _batch.get()[1]
     return x if axis is None else lax.psum(x, axis)
 
 

@@ -204,23 +204,18 @@ class Attention(HeadMixer):
 
     def attend(self, query, key, value, mask, *, train):
         """See `naive`, which computes one query; dropout on the weights in training."""
-        if self.implementation == "fused":
-            self._check_fused(query.dtype)
-        if query.shape[1] == 1:  # one row of weights
-            return naive(query, key, value, mask, **self.weight_dropout(train))
-        if self.implementation == "fused":
-            return fused(query, key, value, mask)
-        dropout = self.weight_dropout(train)
-        if self.implementation == "naive":
-            return naive(query, key, value, mask, **dropout)
-        settings = {"block_size": self.block_size, "padding_unread": self.padding_unread}
-        return blockwise(query, key, value, mask, **settings, **dropout)
-
-    def _check_fused(self, dtype):
-        backend = jax.default_backend()
-        if (backend, dtype, self.dropout) != ("gpu", jnp.bfloat16, 0):
+        backend, dtype = jax.default_backend(), query.dtype
+        usable = (backend, dtype, self.dropout) == ("gpu", jnp.bfloat16, 0)
+        if self.implementation == "fused" and not usable:
             raise UserError(
                 "fused attention needs an NVIDIA GPU, Encoder.dtype = 'bfloat16' and "
                 f"Encoder.attention_dropout = 0, got a {backend}, {dtype} and {self.dropout}: "
                 "set these, or Attention.implementation = 'blockwise'"
             )
+        dropout = self.weight_dropout(train)
+        if self.implementation == "naive" or query.shape[1] == 1:  # one row of weights
+            return naive(query, key, value, mask, **dropout)
+        if self.implementation == "fused":
+            return fused(query, key, value, mask)
+        settings = {"block_size": self.block_size, "padding_unread": self.padding_unread}
+        return blockwise(query, key, value, mask, **settings, **dropout)

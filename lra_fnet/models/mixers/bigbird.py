@@ -108,7 +108,12 @@ def _gather(x, picks):
     heads, _, num_random = picks.shape
     rows = np.maximum(picks, 0) + num_blocks * np.arange(heads)[:, None, None]
     rows = rows.reshape(-1)
-    readers = _readers(rows, heads * num_blocks)
+    order = np.argsort(rows, kind="stable")
+    number = np.bincount(rows, minlength=heads * num_blocks)
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(number) - number, number)
+    # int32 [H M, most]: where in the rows each block is; their number fills up.
+    readers = np.full((heads * num_blocks, number.max()), len(rows), np.int32)
+    readers[rows[order], place] = order
 
     @jax.custom_vjp
     def take(x):
@@ -124,16 +129,6 @@ def _gather(x, picks):
     x = jnp.broadcast_to(x, (batch, heads, num_blocks, size, width))
     x = take(x.reshape(batch, heads * num_blocks, size, width))
     return x.reshape(batch, heads, num_blocks, num_random * size, width)
-
-
-def _readers(rows, count):
-    """Returns int32 [count, most]: where in rows [R] each of 0 .. count - 1 is; R fills up."""
-    order = np.argsort(rows, kind="stable")
-    number = np.bincount(rows, minlength=count)
-    place = np.arange(len(rows)) - np.repeat(np.cumsum(number) - number, number)
-    readers = np.full((count, number.max()), len(rows), np.int32)
-    readers[rows[order], place] = order
-    return readers
 
 
 @gin.configurable

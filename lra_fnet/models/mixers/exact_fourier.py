@@ -68,7 +68,7 @@ def exact_fourier(x, lengths):
     # Re F(a - i b) = Re F(r) + Im F(r), where r, which is real, is the even part of a plus the odd
     # part of b. So one transform serves two columns: F(first) and i F(second) are the parts of
     # F(first + i second) that are even and odd under conjugation and m -> -m.
-    cosines, sines = along_hidden(jnp.where(real[..., None], x, 0), lax.Precision.HIGHEST)
+    cosines, sines = along_hidden(jnp.where(real[..., None], x, 0))
     r = (cosines + mirrored(cosines) + sines - mirrored(sines)) / 2  # [B, L, D // 2 + 1]
     r = jnp.where(real[..., None], r, 0)
     columns, pairs = r.shape[-1], (r.shape[-1] + 1) // 2

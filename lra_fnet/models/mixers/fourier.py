@@ -6,6 +6,7 @@ others. C and S are symmetric, so the map is its own transpose: its gradient is 
 of the cotangent.
 """
 
+import functools
 import math
 import os
 from typing import ClassVar, Literal
@@ -25,6 +26,8 @@ TPU_MATMUL_MAX_LEN = 4096  # the paper (Sec. 3.3): up to here DFT matrices beat 
 MEASURED_MIN_SIZE = 1 << 18  # entries; fewer take well under a millisecond by any method
 CONSTANT_MAX_SIZE = 1024  # up to here a DFT matrix is a constant of the program (4 MB in float32)
 MATRIX_MAX_SIZE = 65536  # (size - 1)^2 must fit in 32 bits
+
+_product = functools.partial(jnp.einsum, precision=lax.Precision.HIGHEST)
 
 
 def definition(x):
@@ -86,7 +89,7 @@ def along_text(half, dim):
     return jnp.concatenate([ends[0], z[..., 1:], ends[1]], axis=-1)
 
 
-def matmul(x, *, precision=lax.Precision.HIGHEST):
+def matmul(x):
     """Computes `definition` by DFT matrices, [..., L, D] -> [..., L, D], for fast matrix hardware.
 
     XLA's default precision is lower on TPU and GPU (bfloat16 or TF32 passes); HIGHEST keeps
@@ -97,11 +100,11 @@ def matmul(x, *, precision=lax.Precision.HIGHEST):
       UserError: if an axis has more than 65536 entries.
     """
     length, dim = x.shape[-2:]
-    cosines, sines = along_hidden(x, precision)
+    cosines, sines = along_hidden(x)
     cos_seq, sin_seq = _dft_matrices(length, length, x.dtype)
     stacked = jnp.concatenate([cosines, sines], axis=-2)
     sequence = jnp.concatenate([cos_seq, -sin_seq], axis=1)
-    y = jnp.einsum("mn,...nk->...mk", sequence, stacked, precision=precision)
+    y = _product("mn,...nk->...mk", sequence, stacked)
     return mirror(y, y, dim)
 
 
@@ -111,7 +114,7 @@ def matmul_fft(x):
 
     Reverse-mode derivatives only.
     """
-    cosines, sines = along_hidden(x, lax.Precision.HIGHEST)
+    cosines, sines = along_hidden(x)
     y = along_text(lax.complex(cosines, -sines), x.shape[-1]).real
     return mirror(y, y, x.shape[-1])
 
@@ -131,12 +134,11 @@ def four_step(x):
     """
     length, dim = x.shape[-2:]
     outer, inner = factors(length)
-    precision = lax.Precision.HIGHEST
-    parts = jnp.concatenate(along_hidden(x, precision), axis=-1)  # cosines, then sines
+    parts = jnp.concatenate(along_hidden(x), axis=-1)  # cosines, then sines
     parts = parts.reshape(*x.shape[:-2], outer, inner, parts.shape[-1])
 
     cos, sin = _dft_matrices(outer, outer, x.dtype)
-    summed = jnp.einsum("sai,...ijk->...sajk", jnp.stack([cos, sin]), parts, precision=precision)
+    summed = _product("sai,...ijk->...sajk", jnp.stack([cos, sin]), parts)
     (cos_cos, cos_sin), (sin_cos, sin_sin) = (
         jnp.split(part, 2, axis=-1) for part in jnp.moveaxis(summed, -4, 0)
     )
@@ -149,7 +151,7 @@ def four_step(x):
 
     matrices = jnp.concatenate(_dft_matrices(inner, inner, x.dtype), axis=1)
     stacked = jnp.concatenate(turned, axis=-2)
-    y = jnp.einsum("cj,...ajk->...cak", matrices, stacked, precision=precision)
+    y = _product("cj,...ajk->...cak", matrices, stacked)
     y = y.reshape(*x.shape[:-1], y.shape[-1])
     return mirror(y, y, dim)
 
@@ -160,11 +162,11 @@ def factors(length):
     return outer, length // outer
 
 
-def along_hidden(x, precision):
+def along_hidden(x):
     """Computes columns 0 .. D // 2 of x C and x S over the last axis: two [..., L, D // 2 + 1]."""
     dim = x.shape[-1]
     matrices = jnp.concatenate(_dft_matrices(dim, dim // 2 + 1, x.dtype), axis=1)
-    both = flat_product(x, matrices, precision=precision)
+    both = flat_product(x, matrices, precision=lax.Precision.HIGHEST)
     cosines, sines = jnp.split(both, 2, axis=-1)
     return cosines, sines
 
@@ -214,19 +216,11 @@ def _dft_matrices(size, columns, dtype):
             "set Fourier.method to rfft"
         )
     n, k = (lax.broadcasted_iota(jnp.uint32, (size, columns), axis) for axis in (0, 1))
-    angle = _angle(n, k, size, dtype)
-    return jnp.cos(angle), jnp.sin(angle)
-
-
-def _angle(n, k, size, dtype):
-    """Computes 2 pi n k / size modulo 2 pi, in [-pi, pi]; n and k are uint32 below `size`.
-
-    The reduction is in integers (32 unsigned bits hold n k up to MATRIX_MAX_SIZE), so that an angle
-    in float32 is accurate to 4e-7.
-    """
+    # 32 unsigned bits hold n k, so the angle, in [-pi, pi], is accurate to 4e-7 in float32.
     turns = n * k % size
     signed = turns.astype(jnp.int32) - jnp.where(turns > size // 2, size, 0)
-    return (2 * np.pi / size) * signed.astype(dtype)
+    angle = (2 * np.pi / size) * signed.astype(dtype)
+    return jnp.cos(angle), jnp.sin(angle)
 
 
 TRANSFORMS = {f.__name__: f for f in (definition, rfft, packed, matmul, matmul_fft, four_step)}

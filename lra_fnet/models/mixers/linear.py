@@ -54,8 +54,10 @@ class LinearMixing(Mixer):
     def __call__(self, x, mask, *, train, first_only=False):
         """Mixes x [B, L, D] -> [B, L, D], or [B, 1, D] with first_only; mask has no effect."""
         check_length(self, x)
-        init = nn.initializers.normal(0.02)
-        sequence = self.param("sequence", init, (self.max_len, self.max_len))
-        hidden = self.param("hidden", init, (self.dim, self.dim))
-        sequence = sequence[: 1 if first_only else None]
+        sequence = self.matrix("sequence", self.max_len)[: 1 if first_only else None]
+        hidden = self.matrix("hidden", self.dim)
         return linear_mix(x, sequence.astype(x.dtype), hidden.astype(x.dtype))
+
+    def matrix(self, name, size):
+        """Returns the matrix of this name, float32 [size, size]."""
+        return self.param(name, nn.initializers.normal(0.02), (size, size))

@@ -4,6 +4,7 @@ E = expand D is the number of channels inside, N that of real states per channel
 computed in float32 (or wider) at any dtype of the encoder.
 """
 
+import functools
 from typing import Annotated, ClassVar
 
 import flax.linen as nn
@@ -58,7 +59,7 @@ class Mamba(Mixer):
     def __call__(self, x, mask, *, train):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
         channels, rank = self.expand * self.dim, -(-self.dim // 16)
-        settings = {"use_bias": False, "dtype": x.dtype, "dot_general": flat_product}
+        dense = functools.partial(nn.Dense, use_bias=False, dtype=x.dtype, dot_general=flat_product)
         directions = 1 + self.bidirectional
 
         def parameter(name, init, *shape):
@@ -79,9 +80,7 @@ class Mamba(Mixer):
             parameter("a_log", _logarithms, channels, self.state),
             parameter("skip", nn.initializers.ones, channels),
         )
-        project = nn.Dense(
-            2 * channels, kernel_init=_within(self.dim**-0.5), **settings, name="project"
-        )
+        project = dense(2 * channels, kernel_init=_within(self.dim**-0.5), name="project")
         x = jnp.where(mask[..., None], x, 0)
         value, gate = jnp.split(project(x), 2, axis=-1)
         y = self._read(value, mask, *(leaf[0] for leaf in parameters))
@@ -89,7 +88,7 @@ class Mamba(Mixer):
             back = self._read(value[:, ::-1], mask[:, ::-1], *(leaf[1] for leaf in parameters))
             y = y + back[:, ::-1]
         init = _within((channels * self.num_layers) ** -0.5)
-        out = nn.Dense(self.dim, kernel_init=init, **settings, name="out")
+        out = dense(self.dim, kernel_init=init, name="out")
         return out(recompute(_gated, y, gate))
 
     def _read(self, value, mask, taps, bias, select, dt, dt_bias, a_log, skip):

@@ -112,17 +112,10 @@ def chunked_attention(
         (rows, numbers), (key, bias) = block, shared
         return blocks.products(rows, key) + _biases(bias, numbers[0, 0, 0, 0], rows.shape[2])
 
-    out = attention.by_rows(
-        (query, jnp.arange(size)[None, None, :, None]),
-        logits,
-        (key, bias),
-        jnp.swapaxes(value, 1, 2),
-        mask,
-        block_size=block_size,
-        rate=rate,
-        rng=rng,
-        weigh=attention.weigh if kind == "softmax" else weigh_by_laplace,
-    )
+    rows, value = (query, jnp.arange(size)[None, None, :, None]), jnp.swapaxes(value, 1, 2)
+    weigh = attention.weigh if kind == "softmax" else weigh_by_laplace
+    settings = {"block_size": block_size, "rate": rate, "rng": rng, "weigh": weigh}
+    out = attention.by_rows(rows, logits, (key, bias), value, mask, **settings)
     return out.reshape(batch, -1, out.shape[-1])[:, :length]
 
 
@@ -210,7 +203,12 @@ class Mega(Mixer):
         scale = self.param("scale", kernel_init, (2, self.qkv_dim)).astype(x.dtype)
         offset = self.param("offset", nn.initializers.zeros, (2, self.qkv_dim)).astype(x.dtype)
         query, key = recompute(_scaled, shared, scale, offset)
-        y = self._attend(query, key, value, mask, train=train)
+        longest = min(self.chunk or self.max_len, self.max_len)
+        bias = self.param("positions", kernel_init, (2 * longest - 1,))
+        bias = bias.astype(jnp.promote_types(query.dtype, jnp.float32))
+        layout = {"kind": self.function, "chunk": self.chunk, "block_size": self.block_size}
+        dropout = self.weight_dropout(train)
+        y = chunked_attention(query, key, value, mask, bias, **layout, **dropout)
         y = dense(self.dim, use_bias=False, name="out")(recompute(_reset, reset, y))
         return recompute(_updated, hidden, update, y, x)
 
@@ -223,31 +221,12 @@ class Mega(Mixer):
             signs = (-1.0) ** np.arange(self.state, dtype=np.float32)
             return signs[None, None] + normal(DEVIATION)(key, shape)
 
-        inits = {
-            "alpha": normal(0.2),
-            "delta": normal(0.2),
-            "beta": alternating,
-            "eta": normal(1.0),
-        }
-        alpha, delta, beta, eta = (
-            self.param(name, init, shape).astype(wide.dtype) for name, init in inits.items()
-        )
-        skip = self.param("skip", normal(1.0), (self.dim,)).astype(wide.dtype)
+        def parameter(name, init, shape=shape):
+            return self.param(name, init, shape).astype(wide.dtype)
+
+        alpha, delta = (parameter(name, normal(0.2)) for name in ("alpha", "delta"))
+        beta, eta = parameter("beta", alternating), parameter("eta", normal(1.0))
+        skip = parameter("skip", normal(1.0), (self.dim,))
         alpha, delta, eta = nn.sigmoid(alpha), nn.sigmoid(delta), eta * self.state**-0.5
         y = moving_average(wide, alpha, delta, beta, eta) + skip[None, None] * wide
         return recompute(nn.silu, y).astype(x.dtype)
-
-    def _attend(self, query, key, value, mask, *, train):
-        longest = min(self.chunk or self.max_len, self.max_len)
-        bias = self.param("positions", nn.initializers.normal(DEVIATION), (2 * longest - 1,))
-        return chunked_attention(
-            query,
-            key,
-            value,
-            mask,
-            bias.astype(jnp.promote_types(query.dtype, jnp.float32)),
-            kind=self.function,
-            chunk=self.chunk,
-            block_size=self.block_size,
-            **self.weight_dropout(train),
-        )

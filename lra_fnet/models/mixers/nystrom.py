@@ -41,9 +41,8 @@ def nystrom_attention(query, key, value, mask, *, landmarks, iterations):
     query = query * query.shape[-1] ** -0.5
     real, there = mask[:, None, None, :], there[:, None, None, :]
     centers, keys = (means[:, None] @ jnp.where(real.mT, a, 0) for a in (query, key))
-    weights, total, _ = blocks.soften(
-        blocks.products(centers, keys), there, dtype, rate=0.0, rng=None
-    )
+    scores = blocks.products(centers, keys)
+    weights, total, _ = blocks.soften(scores, there, dtype, rate=0.0, rng=None)
     between = jnp.where(there.mT, weights / jnp.where(total > 0, total, 1), 0)
     values = attention.weigh(blocks.products(centers, key), real, wide, rate=0.0, rng=None)
     inverse = pseudo_inverse(between, iterations)

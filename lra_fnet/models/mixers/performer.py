@@ -67,7 +67,7 @@ def softmax_attention(query, key, value, mask, features):
     """
     dtype = jnp.promote_types(query.dtype, jnp.float32)
     scale = query.shape[-1] ** -0.25
-    query, key = (heads_first(x.astype(dtype)) * scale for x in (query, key))
+    query, key = (jnp.swapaxes(x.astype(dtype), 1, 2) * scale for x in (query, key))
     exponents_q = _project(query, features)
     exponents_k = _project(key, features) - 0.5 * jnp.square(key).sum(axis=-1, keepdims=True)
     exponents_k = jnp.where(mask[:, None, :, None], exponents_k, jnp.finfo(dtype).min)
@@ -92,7 +92,7 @@ def relu_attention(query, key, value, mask, features=None):
     """
 
     def phi(x):
-        x = heads_first(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+        x = jnp.swapaxes(x.astype(jnp.promote_types(x.dtype, jnp.float32)), 1, 2)
         return jax.nn.relu(x if features is None else _project(x, features)) + RELU_EPSILON
 
     return linear_attention(phi(query), phi(key), value, mask)
@@ -112,7 +112,7 @@ def linear_attention(phi_query, phi_key, value, mask):
     """
     wide = phi_key.dtype
     phi_key = jnp.where(mask[:, None, :, None], phi_key, 0).astype(value.dtype)
-    phi_query, value = phi_query.astype(value.dtype), heads_first(value)
+    phi_query, value = phi_query.astype(value.dtype), jnp.swapaxes(value, 1, 2)
     summary = jnp.einsum("bhlk,bhlm->bhkm", value, phi_key)  # the fast order, see blocks.weighted
     mass = phi_key.astype(wide).sum(axis=2)
     numerator = blocks.weighted(phi_query, jnp.swapaxes(summary, 2, 3), value.dtype)
@@ -121,19 +121,9 @@ def linear_attention(phi_query, phi_key, value, mask):
     return jnp.swapaxes(out.astype(value.dtype), 1, 2)
 
 
-def heads_first(x):
-    """Maps [B, L, H, K] -> [B, H, L, K], before features make it wider."""
-    return jnp.swapaxes(x, 1, 2)
-
-
 def _project(x, features):
     """Maps [B, H, L, K] and features [M, K] -> [B, H, L, M], in full float32 for the exponents."""
     return jnp.einsum("bhlk,mk->bhlm", x, features.astype(x.dtype), precision="highest")
-
-
-def _tile_size() -> int:
-    """Positions in a tile, or 0 for no tiles: several cores share a product only if it is large."""
-    return {1: 256, 2: 1024}.get(cores_of_device(), 0)
 
 
 @gin.configurable
@@ -166,23 +156,21 @@ class Performer(HeadMixer):
 
     def attend(self, query, key, value, mask, *, train):
         """See `softmax_attention`, which few cores compute in tiles, and `relu_attention`."""
-        features = self.features(query.shape[-1], train=train)
+        features, width = None, query.shape[-1]
+        if self.num_features:
+
+            def draw(key):
+                return draw_features(key, self.num_features, width, orthogonal=self.orthogonal)
+
+            features = drawn(self, draw, train=train)
         arrays = query, key, value, mask, features
         if self.kernel == "relu":
             return relu_attention(*arrays)
         if jax.default_backend() != "cpu" or query.shape[1] == 1:
             return softmax_attention(*arrays)
-        size = fastest.decide("tiles of features", _tile_size)
+        # No tiles on more cores: they share a product only if it is large.
+        sizes = {1: 256, 2: 1024}  # positions in a tile
+        size = fastest.decide("tiles of features", lambda: sizes.get(cores_of_device(), 0))
         if size == 0:
             return softmax_attention(*arrays)
         return feature_tiles.attend(*arrays, size=size, padding_unread=self.padding_unread)
-
-    def features(self, width, *, train) -> jax.Array | None:
-        """Returns w [M, K] of this layer for heads of this width, or None without features."""
-        if self.num_features == 0:
-            return None
-
-        def draw(key):
-            return draw_features(key, self.num_features, width, orthogonal=self.orthogonal)
-
-        return drawn(self, draw, train=train)

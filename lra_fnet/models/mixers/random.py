@@ -2,14 +2,13 @@
 
 from typing import Annotated, ClassVar
 
-import flax.linen as nn
 import gin
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lra_fnet.models.mixer import Mixer, fixed_key
-from lra_fnet.models.mixers.linear import check_length, linear_mix
+from lra_fnet.models.mixer import fixed_key
+from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.settings import Least
 
 TRUNCATED_SD = 0.8796256610342398  # of a standard normal kept within two standard deviations
@@ -33,8 +32,8 @@ def draw_matrix(rng, size):
 
 
 @gin.configurable
-class RandomMixing(Mixer):
-    """Mixes as LinearMixing does, with matrices that are drawn once and never trained.
+class RandomMixing(LinearMixing):
+    """Mixes as LinearMixing does, but with matrices that are drawn once and never trained.
 
     They are a pure function of (seed, layer) in the collection "constants": checkpoints hold them
     and the optimizer does not see them. The authors' code draws them from other keys, so the
@@ -47,22 +46,13 @@ class RandomMixing(Mixer):
 
     seed: Annotated[int, Least(0, suggest=0, below=2**32)]
 
-    uses_mask: ClassVar[bool] = False
     uses_first_only: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (2, 2)
 
-    @nn.compact
-    def __call__(self, x, mask, *, train, first_only=False):
-        """Mixes x [B, L, D] -> [B, L, D], or [B, 1, D] with first_only; mask has no effect."""
-        check_length(self, x)
+    def matrix(self, name, size):
+        """See `LinearMixing.matrix`."""
 
-        def constant(name, number, size):
-            def draw():
-                rng = jax.random.fold_in(fixed_key(self.seed, self.layer), number)
-                return draw_matrix(rng, size)
+        def draw():
+            number = ("sequence", "hidden").index(name)
+            return draw_matrix(jax.random.fold_in(fixed_key(self.seed, self.layer), number), size)
 
-            return self.variable("constants", name, draw).value.astype(x.dtype)
-
-        sequence = constant("sequence", 0, self.max_len)[: 1 if first_only else None]
-        hidden = constant("hidden", 1, self.dim)
-        return linear_mix(x, sequence, hidden)
+        return self.variable("constants", name, draw).value

@@ -10,13 +10,8 @@ from jax import lax
 
 from lra_fnet.models.kernel_mixer import KernelMixer
 from lra_fnet.models.kernels.recurrence import normal_hippo
-from lra_fnet.models.mixers.state_space import (
-    as_complex,
-    complex_normal,
-    in_every_channel,
-    log_uniform,
-    modes,
-)
+from lra_fnet.models.mixers import state_space
+from lra_fnet.models.mixers.state_space import as_complex, complex_normal, modes
 from lra_fnet.settings import Least
 
 
@@ -33,9 +28,7 @@ class S4(KernelMixer):
     O(L (log L + state)).
     """
 
-    state: Annotated[
-        int, Least(2, suggest=64, multiple=2)
-    ]  # N = 2 P real dimensions per channel; even
+    state: Annotated[int, Least(2, suggest=64, multiple=2)]  # N = 2 P real dimensions per channel
     dt_min: float
     dt_max: float
 
@@ -58,12 +51,15 @@ class S4(KernelMixer):
             c = complex_normal(0.5**0.5)(key, shape)
             return cut(c, jnp.exp(log_dt), self.max_len)
 
-        log_real, imaginary = self.param("a", in_every_channel(eigenvalues, self.dim)).astype(dtype)
+        log_real, imaginary = self.param(
+            "a", state_space.in_every_channel(eigenvalues, self.dim)
+        ).astype(dtype)
         p, b = (
             as_complex(modes(self, name, shape, everywhere(values)), dtype)
             for name, values in {"p": low_rank, "b": inputs}.items()
         )
-        log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (self.dim,))
+        steps = state_space.log_uniform(self.dt_min, self.dt_max)
+        log_dt = self.param("log_dt", steps, (self.dim,))
         c = as_complex(modes(self, "c", (2, *shape), outputs), dtype)
         dt = jnp.exp(log_dt.astype(dtype))[:, None]
         a = dt * lax.complex(-jnp.exp(log_real), imaginary)

@@ -127,10 +127,8 @@ class Sinkhorn(HeadMixer):
         query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
         sorting = self._sorting(x, mask, train=train)
         dropout = self.weight_dropout(train)
-        y = sinkhorn_attention(
-            query, key, value, mask, sorting, block_size=self.block_size, **dropout
-        )
-        return y, value
+        settings = {"block_size": self.block_size, **dropout}
+        return sinkhorn_attention(query, key, value, mask, sorting, **settings), value
 
     def _sorting(self, x, mask, *, train):
         """Computes R [B, H, N, N] of x [B, L, D] and mask bool [B, L], N = ceil(L / block_size)."""
@@ -143,11 +141,10 @@ class Sinkhorn(HeadMixer):
         # A column for each block of max_len: the number of a block does not depend on padding.
         columns = -(-self.max_len // self.block_size)
         init = nn.initializers.xavier_uniform()
-        hidden = nn.relu(nn.Dense(dim, dtype=x.dtype, kernel_init=init, name="sort_hidden")(x))
-        dense = nn.Dense(
-            self.num_heads * columns, dtype=x.dtype, kernel_init=init, name="sort_logits"
-        )
-        logits = dense(hidden).reshape(batch, num_blocks, self.num_heads, columns)
+        dense = functools.partial(nn.Dense, dtype=x.dtype, kernel_init=init)
+        hidden = nn.relu(dense(dim, name="sort_hidden")(x))
+        logits = dense(self.num_heads * columns, name="sort_logits")(hidden)
+        logits = logits.reshape(batch, num_blocks, self.num_heads, columns)
         logits = jnp.swapaxes(logits[..., :num_blocks], 1, 2)
         if self.gumbel and train:
             keys = keys_of_rows(self.make_rng("dropout"), batch)

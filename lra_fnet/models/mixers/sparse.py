@@ -23,9 +23,9 @@ def sparse_attention(
     *,
     pattern,
     block_size,
-    summary=1,
-    causal=False,
-    global_first=False,
+    summary,
+    causal,
+    global_first,
     rate=0.0,
     rng=None,
 ):

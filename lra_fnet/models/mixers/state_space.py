@@ -156,9 +156,7 @@ class Recurrent(Mixer):
             for reverse in (False, True)
         )
         states = jnp.concatenate([part for x in directions for part in (x.real, -x.imag)], axis=-1)
-        out = jnp.concatenate(
-            [part for matrix in c for part in (matrix.real, matrix.imag)], axis=-1
-        )
+        out = jnp.concatenate([part for one in c for part in (one.real, one.imag)], axis=-1)
         y = _dense(states, out.T) + skip[None, None] * wide
         return Gate(self.dim, self.gate, name="gate")(y.astype(u.dtype))
 
