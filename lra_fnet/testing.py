@@ -107,8 +107,7 @@ class _MixerChecks:
         # Four rows: full, padded at the end, with holes, and without tokens.
         positions = np.arange(self.length)
         holes = rng.random(self.length) < 0.6
-        rows = [positions >= 0, positions < SHORT, holes, positions < 0]
-        self.mask = np.stack(rows)
+        self.mask = np.stack([positions >= 0, positions < SHORT, holes, positions < 0])
         self.variables = jax.tree.map(
             lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(leaf.dtype),
             variable_shapes(self.mixer, self.x, self.mask),

@@ -20,10 +20,6 @@ from lra_fnet.models.kernels.pointwise import Dropout, LayerNorm, flat_product
 from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.settings import Least, check_settings
 
-# Measured on a CPU: up to here a matrix product beats a scatter. Elsewhere bytes and pixels have
-# products too; those of 32,000 pieces would be gigabytes.
-ONE_HOT_MAX_VOCAB = {"cpu": 64}
-OTHER_ONE_HOT_MAX_VOCAB = 1024
 ONE_HOT_MAX_ENTRIES = 2**24  # of a matrix that is held at once: 64 MiB in float32
 
 OF_ENCODER = ("deviation", "padding_unread")  # fields of HeadMixer that the encoder sets
@@ -399,8 +395,9 @@ class Encoder(nn.Module):
         table = self.param("embedding", init, (self.vocab_size, self.dim))
 
         def one_hot():
-            limit = ONE_HOT_MAX_VOCAB.get(jax.default_backend(), OTHER_ONE_HOT_MAX_VOCAB)
-            return self.vocab_size <= limit
+            # Measured on a CPU: up to here a matrix product beats a scatter. Elsewhere bytes and
+            # pixels have products too; those of 32,000 pieces would be gigabytes.
+            return self.vocab_size <= (64 if jax.default_backend() == "cpu" else 1024)
 
         what = f"one-hot gradient of {self.vocab_size} embeddings"
         return lookup(table, ids, one_hot=fastest.decide(what, one_hot))

@@ -85,7 +85,6 @@ _product = jax.custom_vjp(_einsum, nondiff_argnums=(0, 1))
 
 
 def _product_backward(axes, dtype, kept, cotangent):
-    del dtype
     (first, second), third = axes.split("->")[0].split(","), axes.split("->")[1]
     left, right = kept
     slope = jnp.einsum(f"{third},{second}->{first}", cotangent, right)

@@ -25,8 +25,6 @@ from lra_fnet.machine import disk
 MARGIN = 1.2
 ROUNDS = 5
 HOPELESS = 3.0  # candidates this many times slower than the fastest in round one are dropped
-MAX_SIZE = {"cpu": 1 << 21}  # largest number of entries of the timed input, by backend
-OTHER_MAX_SIZE = 1 << 26
 
 
 _made: contextvars.ContextVar[dict | None] = contextvars.ContextVar("made", default=None)
@@ -116,7 +114,7 @@ def fastest(
     """
     if jax.process_count() > 1:
         return usual
-    size = MAX_SIZE.get(jax.default_backend(), OTHER_MAX_SIZE)
+    size = 1 << (21 if jax.default_backend() == "cpu" else 26)  # most entries of a timed input
     rows = min(shape[0], max(1, size // math.prod(shape[1:])))
     device = jax.local_devices()[0]
     place = f"{device.device_kind}, {len(os.sched_getaffinity(0))} cores, jax {jax.__version__}"

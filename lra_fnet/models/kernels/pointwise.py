@@ -21,11 +21,10 @@ AVERAGES = "averages"  # the collection of BatchNorm's running averages
 def flat_product(x, kernel, dimension_numbers=None, precision=None, preferred_element_type=None):
     """Computes x @ kernel with all leading axes of x as one, [..., D] x [D, M] -> [..., M].
 
-    It is meant for `nn.Dense(dot_general=...)`. The gradient of a kernel contracts all axes but the
-    last; if there are two of them, XLA first copies both operands into another order. Reverse-mode
-    derivatives only.
+    It is meant for `nn.Dense(dot_general=...)`, which always contracts the last axis with the
+    first. The gradient of a kernel contracts all axes but the last; if there are two of them, XLA
+    first copies both operands into another order. Reverse-mode derivatives only.
     """
-    del dimension_numbers, preferred_element_type  # Dense contracts the last axis with the first
     y = jnp.asarray(_product(precision, x.reshape(-1, x.shape[-1]), kernel))
     return y.reshape(*x.shape[:-1], kernel.shape[-1])
 
@@ -336,7 +335,6 @@ def batch_norm(x, mask, moments, scale, bias, epsilon):
     Returns:
       [B, L, D] in x's dtype.
     """
-    del mask
     return _normalised(x, moments, scale, bias, epsilon)
 
 

@@ -9,8 +9,6 @@ from lra_fnet.errors import UserError
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers.attention import Attention
 
-BASE = 10000.0
-
 
 def rotate(x):
     """Turns each pair of features by an angle that grows with the position (the paper's Eq. 34).
@@ -26,7 +24,7 @@ def rotate(x):
     """
     length, size = x.shape[1], x.shape[3]
     wide = jnp.promote_types(x.dtype, jnp.float32)
-    rates = BASE ** (-jnp.arange(0, size, 2, dtype=wide) / size)
+    rates = 10000.0 ** (-jnp.arange(0, size, 2, dtype=wide) / size)
     angle = (jnp.arange(length, dtype=wide)[:, None] * rates[None])[None, :, None]
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     even, odd = x[..., 0::2].astype(wide), x[..., 1::2].astype(wide)

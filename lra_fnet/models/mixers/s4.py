@@ -37,7 +37,6 @@ class S4(KernelMixer):
 
     def kernels(self, length, dtype, *, train):
         """See `KernelMixer.kernels`."""
-        del train  # nothing differs in training
         eigenvalues, vectors = normal_hippo(self.state)
         shape = (self.dim, self.state // 2)
         low_rank = vectors.conj().T @ (np.arange(self.state) + 0.5) ** 0.5

@@ -91,7 +91,6 @@ class S4D(KernelMixer):
 
     def kernels(self, length, dtype, *, train):
         """See `KernelMixer.kernels`."""
-        del train  # nothing differs in training
         shape = (self.dim, self.state // 2)
         start = normal_hippo(self.state)[0]
         if self.initial == "lin":

@@ -63,7 +63,6 @@ class StructuredConvolution(KernelMixer):
 
     def kernels(self, length, dtype, *, train):
         """See `KernelMixer.kernels`."""
-        del train  # nothing differs in training
         scales = len(factors(self.taps, self.max_len))
         shape = (2, scales, self.taps, self.dim)  # ahead and back
         parts = self.param("kernel", nn.initializers.normal(1.0), shape).astype(dtype)
