@@ -7,18 +7,40 @@ import json
 import re
 import shlex
 import subprocess
+from collections import Counter
 
 import pytest
 from paths import ROOT
 
 from lra_fnet import cli
+from tools import count
 from tools.documents import results
 
 SRC = ROOT / "lra_fnet"
-ORDER = """
-    errors machine config settings counts data baselines tasks models testing objective optim
-    experiment training run sweep significance benchmark report cli __main__
-""".split()  # noqa: SIM905 (a line is easier to read than a list)
+ROOMS = {  # in the order of imports: a room imports only those above it; at most so many code lines
+    "errors": 40,
+    "settings": 60,
+    "counts": 60,
+    "machine": 410,
+    "config": 540,
+    "data": 1_000,
+    "baselines": 300,
+    "tasks": 1_820,
+    "models": 3_040,
+    "testing": 220,
+    "objective": 260,
+    "optim": 150,
+    "experiment": 240,
+    "training": 900,
+    "run": 1_620,
+    "sweep": 660,
+    "significance": 150,
+    "benchmark": 600,
+    "report": 1_900,
+    "cli": 440,
+    "__main__": 30,
+    "__init__": 200,
+}
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")),
     ROOT / "launch/README.md",
@@ -39,14 +61,60 @@ def imported(path):
             yield from (alias.name for alias in node.names if alias.name.startswith("lra_fnet."))
 
 
-def test_a_subpackage_imports_only_those_above_it():
-    for path in SRC.rglob("*.py"):
-        here = path.relative_to(SRC).parts[0].removesuffix(".py")
+def modules():
+    """The modules of the package by dotted name, without `lra_fnet`, and their files."""
+    for path in sorted(SRC.rglob("*.py")):
+        yield ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+def test_a_room_imports_only_those_above_it():
+    order = [*ROOMS]
+    for name, path in modules():
+        here = name.split(".")[0]
         for module in imported(path) if here != "__init__" else ():
             there = module.split(".")[1]
-            if there == "__version__":
-                continue
-            assert ORDER.index(there) <= ORDER.index(here), f"{path.relative_to(SRC)}: {module}"
+            if there != "__version__":
+                assert order.index(there) <= order.index(here), f"{name} imports {module}"
+
+
+def test_no_circle_of_imports():
+    files = dict(modules())
+    edges = {}
+    for name, path in files.items():
+        edges[name] = set()
+        for module in imported(path):  # a module, or a name in one
+            module = module.removeprefix("lra_fnet.")
+            owner = module if module in files else module.rpartition(".")[0]
+            edges[name] |= {owner} & files.keys() - {name, "__init__"}
+    ends = True
+    while ends:  # modules that import, or are imported by, none of the others are in no circle
+        needed = set().union(*edges.values())
+        ends = [
+            name for name, needs in edges.items() if not needs & edges.keys() or name not in needed
+        ]
+        for name in ends:
+            del edges[name]
+    assert not edges, f"these import each other: {sorted(edges)}"
+
+
+def test_rooms_keep_their_size():
+    lines = {name.removesuffix(".py"): n for name, n in count.rooms(SRC).items()}
+    assert lines.keys() == ROOMS.keys()
+    assert {name: n for name, n in lines.items() if n > ROOMS[name]} == {}
+    assert sum(lines.values()) <= 14_500
+    assert count.rooms(ROOT / "tests").total() <= 16_000
+    assert count.gin_files() <= 130
+    assert count.make_variables() <= 20
+
+
+def test_a_class_has_one_meaning():
+    names = Counter(
+        node.name
+        for _, path in modules()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, uses in names.items() if uses > 1] == []
 
 
 def test_the_encoder_knows_no_mixer():
@@ -148,9 +216,8 @@ def check(words):
 @documents
 def test_every_command_in_a_document_is_accepted(document):
     ours = [words for words in commands(document.read_text()) if check(words)]
-    assert (
-        ours or document.parent.name == "launch" or document.stem in ("differences", "literature")
-    )
+    without = ("differences", "findings", "literature", "models")
+    assert ours or document.parent.name == "launch" or document.stem in without
 
 
 def test_a_wrong_command_in_a_document_is_noticed():
@@ -185,8 +252,17 @@ def test_python_in_a_document_compiles_and_its_imports_exist(document):
                 assert hasattr(importlib.import_module(node.module), alias.name), alias.name
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+@pytest.mark.parametrize(
+    ("name", "lines"), [("README.md", 120), ("docs/findings.md", 120), ("CHANGELOG.md", 100)]
+)
+def test_a_document_is_short(name, lines):
+    text = (ROOT / name).read_text().splitlines()
+    assert len(text) <= lines
+    assert max(map(len, text)) <= 160
+
+
+def test_results_md_is_short():
+    assert (ROOT / "RESULTS.md").stat().st_size <= 60_000
 
 
 def test_reproducing_lists_every_published_number():
