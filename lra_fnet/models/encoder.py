@@ -298,7 +298,8 @@ class Encoder(nn.Module):
         build, mixer = (make.clone if isinstance(make, Mixer) else make), None
         if callable(build) and (not isinstance(make, type) or issubclass(make, Mixer)):
             names = "dim", "num_heads", "qkv_dim", "num_layers"
-            sizes = {name: getattr(self, name) for name in names} | {"max_len": self.mixer_length}
+            sizes: dict[str, Any] = {name: getattr(self, name) for name in names}
+            sizes["max_len"] = self.mixer_length
             mixer = build(**sizes, layer=layer, dropout=self.attention_dropout, parent=None)
         if not isinstance(mixer, Mixer):
             raise UserError(
