@@ -167,9 +167,13 @@ class Reformer(HeadMixer):
     def mix(self, x, mask, *, train):
         """See `HeadMixer.mix`; queries are keys."""
         query_key, value = self.heads(x, "query_key"), self.heads(x, "value")
-        shape = (self.num_heads, self.num_hashes, query_key.shape[-1], self.num_buckets // 2)
-        draw = functools.partial(jax.random.normal, shape=shape, dtype=jnp.float32)
-        buckets = hash_buckets(query_key, drawn(self, draw, train=train))
+        buckets = hash_buckets(query_key, self.rotations(query_key.shape[-1], train=train))
         sizes = {"num_buckets": self.num_buckets, "chunk_size": self.chunk_size}
         dropout = self.weight_dropout(train)
         return lsh_attention(query_key, value, mask, buckets, **sizes, **dropout), value
+
+    def rotations(self, width, *, train) -> jax.Array:
+        """Returns W [H, R, K, b / 2] of this layer for heads of this width."""
+        shape = (self.num_heads, self.num_hashes, width, self.num_buckets // 2)
+        draw = functools.partial(jax.random.normal, shape=shape, dtype=jnp.float32)
+        return drawn(self, draw, train=train)
