@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests. Warnings, NaNs and implicit broadcasts are errors."""
 
+import ctypes
 import dataclasses
 import gc
 import os
@@ -66,6 +67,7 @@ def forget_programs():
     yield
     jax.clear_caches()
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture
