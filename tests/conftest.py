@@ -49,8 +49,13 @@ jax.config.update("jax_debug_nans", True)
 
 
 def pytest_collection_modifyitems(items):
-    """Puts the longest tests first, so that no worker waits for one at the end."""
+    """Puts the longest tests first, so that no worker waits for one at the end.
+
+    Those that import TensorFlow come last: it keeps half a gigabyte of its worker.
+    """
+    heavy = {"test_store.py", "test_image.py", "test_retrieval.py", "test_text.py"}
     items.sort(key=lambda i: not (i.get_closest_marker("slow") or "test_hosts" in i.nodeid))
+    items.sort(key=lambda i: i.path.name in heavy)
 
 
 @pytest.fixture(autouse=True)
