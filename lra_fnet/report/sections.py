@@ -11,7 +11,7 @@ from lra_fnet.report.accuracy import literature, names
 from lra_fnet.report.accuracy.build import tables as accuracies
 from lra_fnet.report.accuracy.table import Row, Table
 from lra_fnet.report.pretraining import Front
-from lra_fnet.report.render.grid import Grid
+from lra_fnet.report.render.grid import Grid, Marked
 from lra_fnet.report.sources import Benchmark, Sources, SweepFiles
 from lra_fnet.report.speed import papers, points, tables
 from lra_fnet.report.speed.points import Point
@@ -25,7 +25,8 @@ class Preset:
     """Everything under one preset."""
 
     table: Table  # the accuracies
-    pairs: Grid  # comparisons of the main models, and with no mixing
+    gains: Grid  # differences from no mixing
+    pairs: Grid  # comparisons of the main models
     training: Grid  # accuracy on training rows, minutes and settings tried
     pretrained: Grid  # rows that began pre-trained against rows from scratch
     points: Sequence[Point]  # score against speed
@@ -54,6 +55,7 @@ class Report:
     def sections(self) -> dict[str, list[Grid]]:
         """Every table that is not of accuracy, by heading."""
         sections = {
+            "What mixing buys": [preset.gains for preset in self.presets],
             "Significance": [preset.pairs for preset in self.presets],
             "Training and test": [preset.training for preset in self.presets],
             "Score against speed": [points.grid(p.table, p.points) for p in self.presets],
@@ -76,6 +78,7 @@ def build(sources: Sources) -> Report:
     presets = [
         Preset(
             table=table,
+            gains=gains(table),
             pairs=pairs(table),
             training=training(table, sources.sweeps),
             pretrained=pretrained(table),
@@ -111,14 +114,38 @@ def speeds(benchmarks: Sequence[Benchmark]) -> list[Grid]:
     return grids + papers.tables() if grids else []
 
 
+def gains(table: Table) -> Grid:
+    """Returns the differences of all models from `ff_only`, the encoder without mixing."""
+    own = list(itertools.product(table.own, table.tasks))
+    seeds = {task: row.cells[task].seeds for row, task in own if row.model == names.NO_MIXING}
+    cells = {(row.label, task): row.cells[task] for row, task in own if row.cells[task].gain}
+    tested = [place for place, c in cells.items() if min(c.seeds, seeds[place[1]]) >= SEEDS]
+    p_values = holm([gain.p_value for place in tested if (gain := cells[place].gain)])
+    sure = {place for place, p in zip(tested, p_values, strict=True) if p <= LEVEL}
+    rows = []
+    for label in dict.fromkeys(label for label, _ in cells):
+        row = [label]
+        for task in table.tasks:
+            cell = cells.get((label, task))
+            text = "{} ({})".format(*_points(cell.gain)) if cell else "-"
+            row.append(Marked(text, "bold" if (label, task) in sure else ""))
+        rows.append(row)
+    note = (
+        "Test accuracy minus that of FF-only, the encoder without mixing, in points, with a 95 % "
+        f"interval of this pair alone; tests as below. Bold: p adjusted by Holm's method, over the "
+        f"cells with {SEEDS} seeds or more on both sides, is at most {LEVEL}."
+    )
+    title = f"What mixing buys, preset {table.preset}"
+    return Grid(title, ["Model", *(table.columns[task] for task in table.tasks)], rows, [note])
+
+
 def pairs(table: Table) -> Grid:
-    """Returns the differences of the main models from no mixing and from each other.
+    """Returns the differences of the main models from each other.
 
     Args:
       table: rows of the preset's own settings with a value on the same data are compared.
     """
-    models = (names.NO_MIXING, *names.MAIN)
-    own = [row for model in models for row in table.own if row.model == model]
+    own = [row for model in names.MAIN for row in table.own if row.model == model]
     found: list[tuple[str, Row, Row, Comparison]] = []
     for task, (b, a) in itertools.product(table.tasks, itertools.combinations(own, 2)):
         first, second = a.cells[task], b.cells[task]

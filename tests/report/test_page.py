@@ -20,6 +20,7 @@ from made_results import (
     put_curve,
     put_sweep,
     records,
+    scored,
     with_test,
 )
 
@@ -229,33 +230,20 @@ def test_file_of_a_plot_is_whole_and_has_its_colours():
 # Figures
 
 
-def a_rule(correct):
-    """A shallow baseline with this number of correct rows of 2,000."""
-    counts = {name: {"correct": correct, "count": 2000} for name in ("validation", "test")}
-    return {"method": "m", "settings": {}, **counts}
-
-
-def test_first_figure_shows_points_above_the_baseline_on_the_device_of_the_main_models():
+def test_first_figure_shows_points_above_no_mixing_on_the_device_of_the_main_models():
     other = {"name": "Other CPU", "platform": "cpu", "count": 1, "cores": 2}
-    runs = [
-        with_test(600, model="fnet"),
-        with_test(640, model="linear"),
-        with_test(660, model="dct"),
-    ]
-    runs += [with_test(440, model="local", device=other)]
-    (table,) = tables(records(*(run | {"shallow": a_rule(500)} for run in runs)))
-    plot = figures.above_baseline(table, points(table))
-    shown = [(colour, title.partition(",")[0]) for colour, title, _ in drawn(plot)]
-    assert shown == [
-        ("c4", "Cosine transform: 33.00 (1)"),
-        ("c2", "FNet: 30.00 (1)"),
-        ("c1", "Linear: 32.00 (1)"),
-    ]
-    names = re.findall(r">([^<>]+)</text>", plot)
-    assert "Cosine transform" in names  # the best
-    assert names[-3:] == ["Linear", "FNet", "other models"]
-    (none,) = tables(records(with_test(600)))
-    assert figures.above_baseline(none, points(none)) == ""
+    names = {"fnet": ["fnet", "dct"], "linear": ["ff_only", "linear", "local"]}
+    runs = [scored(m, s) | {"model": name} for m, of in names.items() for s, name in enumerate(of)]
+    runs[-1]["device"] = other
+    (table,) = tables(records(*runs))
+    plot = figures.above_no_mixing(table, points(table))
+    shown = [(colour, title.partition(":")[0]) for colour, title, _ in drawn(plot)]
+    assert sorted(shown) == [("c1", "Linear"), ("c2", "FNet"), ("c4", "Cosine transform")]
+    texts = re.findall(r">([^<>]+)</text>", plot)
+    assert texts.count("FNet") == 2  # the best, and the legend's
+    assert texts[-3:] == ["Linear", "FNet", "other models"]
+    (none,) = tables(records(*(run for run in runs if run["model"] != "ff_only")))
+    assert figures.above_no_mixing(none, points(none)) == ""
 
 
 def test_learning_curve_is_the_mean_of_its_seeds_thinned_to_means():

@@ -55,25 +55,47 @@ def test_main_models_are_compared_in_pairs(seeds, verdict):
     assert (row["p adjusted"] == "-") == (verdict == "few seeds")
 
 
-def test_p_values_of_all_pairs_of_a_preset_are_adjusted_together():
-    """No mixing against two models on two tasks, and those against each other: six pairs."""
-    runs = [
-        run | {"task": task, "model": {"fnet": name, "linear": other}[run["model"]]}
+def of_two_tasks(**new):
+    """Runs of FNet and Linear on two tasks, three seeds each, with other names."""
+    return [
+        run | {"task": task, "model": new.get(run["model"], run["model"])}
         for task in ("listops", "text")
-        for name, other in (("fnet", "linear"), ("ff_only", "performer"))
         for run in models(3, 3)
-        if (name, run["model"]) != ("ff_only", "linear")
+    ]
+
+
+def test_p_values_of_all_pairs_of_a_preset_are_adjusted_together():
+    """Three models on two tasks, one as another: six pairs."""
+    runs = of_two_tasks() + [
+        run | {"model": "performer"} for run in of_two_tasks() if run["model"] == "fnet"
     ]
     grid = sections.pairs(table_of(*runs))
     assert [row[:3] for row in grid.rows[:3]] == [
-        ["ListOps", "Linear", "FF-only"],
-        ["ListOps", "FNet", "FF-only"],
         ["ListOps", "FNet", "Linear"],
+        ["ListOps", "Performer", "Linear"],
+        ["ListOps", "Performer", "FNet"],
     ]
-    want = significance.crossed(RIGHT[1], RIGHT[0]).p_value
-    adjusted = significance.holm([want, 1.0, want] * 2)
+    want = significance.crossed(RIGHT[0], RIGHT[1]).p_value
+    adjusted = significance.holm([want, want, 1.0] * 2)
     column = list(grid.head).index("p adjusted")
     assert [row[column] for row in grid.rows] == [significance.p_text(p) for p in adjusted]
+
+
+@pytest.mark.parametrize(("seeds", "style"), [(3, "bold"), (2, "")])
+def test_what_mixing_buys_is_the_difference_from_no_mixing(seeds, style):
+    """Bold: significant after Holm's correction, with three seeds on both sides."""
+    runs = models(seeds, 3)
+    for run in runs:
+        if run["model"] == "fnet":
+            run["test"]["best"] = run["test"]["last"] | {"step": run["test"]["best"]["step"]}
+        else:
+            run["model"] = "ff_only"
+    grid = sections.gains(table_of(*runs))
+    want = significance.compare(~RIGHT[0, :seeds], RIGHT[1])
+    ((label, cell),) = grid.rows
+    assert (label, cell.style) == ("FNet", style)
+    assert cell == f"{want.mean:+.2f} ({want.low:+.2f} to {want.high:+.2f})"
+    assert not sections.gains(table_of(*models(3, 3)))
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def files(root: Path) -> dict[Path, str]:
         "results/runs.csv": csv.runs(report.runs, sources.readings),
     }
     (first,) = (preset for preset in report.presets if preset.table.preset == FIRST)
-    if figure := figures.above_baseline(first.table, first.points):
+    if figure := figures.above_no_mixing(first.table, first.points):
         texts["docs/figure.svg"] = svg.standalone(figure)
     return {root / name: text for name, text in texts.items()}
 
@@ -87,8 +87,8 @@ def _plainer(text: str) -> Marked:
 
 
 def results(report: Report) -> str:
-    """Returns RESULTS.md: accuracies, significance of the main models, training and test."""
-    shown = ("Significance", "Training and test")
+    """Returns RESULTS.md: accuracies, what mixing buys, pairs, training and test."""
+    shown = ("What mixing buys", "Significance", "Training and test")
     accuracy = [grid for t in report.tables for grid in markdown.accuracy([t])[: bool(t.own)]]
     sections = {"Accuracy": accuracy} | {name: report.sections.get(name, []) for name in shown}
     return markdown.document("Results", sections, ABOUT)

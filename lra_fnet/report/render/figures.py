@@ -18,43 +18,37 @@ SIDES = ("ours", "eager", "compiled")
 MOST = 40  # points of a learning curve
 
 
-def above_baseline(table: Table, points: Sequence[speed.Point]) -> str:
-    """Draws accuracy above the shallow baseline against training speed, a panel a column.
+def above_no_mixing(table: Table, points: Sequence[speed.Point]) -> str:
+    """Draws accuracy above that of `ff_only` against training speed, a panel a column.
 
-    Bars are the intervals of `cell.Cell`. A panel needs two models with a baseline on one device.
-    It names its best model. Without a panel, returns "".
+    Bars are 95 % intervals of the difference. A panel needs two models with one on one device. It
+    names its best model. Without a panel, returns "".
 
     Args:
       table: of a preset.
       points: of its own models.
     """
-    rated = [point for point in points if point.cell.baseline is not None]
+    compared = [point for point in points if point.cell.gain]
     panels = []
     for column, title in table.columns.items():
-        shown = speed.comparable(rated, column, MAIN)
-        if len(shown) < 2:
-            continue
-        best = max(shown, key=lambda point: point.cell.mean or 0.0)
-        series = []
-        for point in shown:
-            cell, baseline = point.cell, point.cell.baseline or 0.0
-            bars = []
-            if cell.low is not None and cell.high is not None:
-                bars = [(cell.low - baseline, cell.high - baseline)]
-            text = f"{point.row.label}: {cell.text}, baseline {baseline:.2f}"
-            series.append(
-                Series(
-                    [(point.speed, (cell.mean or 0.0) - baseline)],
-                    _colour(point.row.model),
-                    f"{text}, {rounded(point.speed)} steps/s",
-                    bars=bars,
-                    label=point.row.label if point is best else "",
-                )
+        shown = speed.comparable(compared, column, MAIN)
+        gains = [(point, gain) for point in shown if (gain := point.cell.gain)]
+        best = max((gain.mean for _, gain in gains), default=0.0)
+        series = [
+            Series(
+                [(point.speed, gain.mean)],
+                _colour(point.row.model),
+                f"{point.row.label}: {point.cell.text}, {rounded(point.speed)} steps/s",
+                bars=[(gain.low, gain.high)],
+                label=point.row.label if gain.mean == best else "",
             )
-        axes = "Training steps/s", "Points above shallow baseline"
-        panels.append(Panel(title, *axes, series, True, level=0.0))
-    title = f"Accuracy above the shallow baseline against training speed, preset {table.preset}"
-    models = [point.row.model for point in rated]
+            for point, gain in gains
+        ]
+        if len(series) > 1:
+            axes = "Training steps/s", "Points above no mixing"
+            panels.append(Panel(title, *axes, series, True, level=0.0))
+    title = f"Accuracy above no mixing against training speed, preset {table.preset}"
+    models = [point.row.model for point in compared]
     return svg.plot(panels, title, _legend(models)) if panels else ""
 
 

@@ -16,7 +16,7 @@ from lra_fnet.report.sections import Report
 
 OPEN = 12  # rows; a longer table is folded behind its title
 CURVES = "Learning curves"
-POINTS = "A point is a model, a bar spans the 95 % intervals of its seeds."
+POINTS = "A point is a model, a bar the 95 % interval of its difference from no mixing."
 CAPTIONS = {
     "Result": POINTS,
     "Score against speed": POINTS,
@@ -33,7 +33,7 @@ def render(report: Report) -> str:
     shown = sorted(report.presets, key=lambda preset: -counted[preset.table.preset])
     for number, preset in enumerate(shown):
         place = "Score against speed" if number else "Result"
-        drawn[place].append(figures.above_baseline(preset.table, preset.points))
+        drawn[place].append(figures.above_no_mixing(preset.table, preset.points))
     if shown:
         first = shown[0].table
         tables["Result"] = [accuracy_grid(first, markdown.main_rows(first))]
