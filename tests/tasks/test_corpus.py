@@ -207,10 +207,14 @@ def test_missing_library_fails_with_one_line(tmp_path, monkeypatch):
         tasks.prepare(tasks.make("corpus", NAME), tmp_path / "data", tmp_path)
 
 
-def test_rows_are_divided_between_any_two_of_their_sentences():
-    """At each of three places about as often: within 4 standard deviations."""
-    documents = np.random.default_rng(0).integers(5, 1000, (300, 4)).tolist()
+@pytest.mark.parametrize("sentences", [3, 4])
+def test_rows_are_divided_between_any_two_of_their_sentences_whatever_the_label(sentences):
+    """At each place and with each label about as often: within 4 standard deviations."""
+    documents = np.random.default_rng(0).integers(5, 1000, (600, sentences)).tolist()
     rows = [row for ids in documents for row in corpus.pack([[number] for number in ids], 7)]
-    sizes = [len(parts(row, len(row))[1 if swapped else 0]) for row, swapped in rows]
-    assert len(sizes) == 300
-    assert abs(np.bincount(sizes, minlength=5)[1:4] - 100).max() < 4 * (300 * 2 / 9) ** 0.5
+    found = np.zeros((sentences + 1, 2), int)
+    for row, swapped in rows:
+        found[len(parts(row, len(row))[1 if swapped else 0]), swapped] += 1
+    share = 1 / (2 * (sentences - 1))
+    assert found.sum() == found[1:sentences].sum() == 600
+    assert abs(found[1:sentences] - 600 * share).max() < 4 * (600 * share * (1 - share)) ** 0.5
