@@ -54,7 +54,7 @@ def installed(wheel, tmp_path_factory):
 
 def test_the_wheel_has_all_files_of_the_package(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    tracked = ["git", "ls-files", "gin", "data/expected.json", "lra_fnet"]
+    tracked = ["git", "ls-files", "gin", "data/expected.json", "docs/protocol.md", "lra_fnet"]
     files = subprocess.run(tracked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {f"lra_fnet/{name.removeprefix('lra_fnet/')}" for name in files.split()} <= {*names}
 
@@ -84,6 +84,6 @@ def test_an_installed_wheel_prepares_trains_sweeps_reports_and_predicts(installe
 def test_messages_of_an_installed_wheel_name_what_it_has(installed):
     """No message sends its user to `make` or to files that only a checkout has."""
     message = installed("sweep", "--sweep", "none", ends=2)
-    assert "expects a gin file, or one of image_layers, lra_table, rates; got 'none'" in message
+    assert "or one of dropout_pooling, image_layers, lra_table, rates; got 'none'" in message
     message = installed("train", "--task", "x", "--model", "fnet", ends=2)
     assert "unknown task 'x'; known tasks: corpus, csv, image, images, listops" in message

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -27,7 +28,7 @@ class Preset:
     table: Table  # the accuracies
     gains: Grid  # differences from no mixing
     pairs: Grid  # comparisons of the main models
-    training: Grid  # accuracy on training rows, minutes and settings tried
+    training: Grid  # accuracy on training rows, and minutes
     pretrained: Grid  # rows that began pre-trained against rows from scratch
     points: Sequence[Point]  # score against speed
 
@@ -64,6 +65,7 @@ class Report:
                 *(preset.pretrained for preset in self.presets),
                 *(front.grid() for front in self.fronts),
             ],
+            "Protocol": [protocol()] if "cpu" in [t.preset for t in self.tables] else [],
             "Sweeps": self.sweeps,
             "Required attention span": [self.spans],
             "Left out": [self.problems],
@@ -80,7 +82,7 @@ def build(sources: Sources) -> Report:
             table=table,
             gains=gains(table),
             pairs=pairs(table),
-            training=training(table, sources.sweeps),
+            training=training(table),
             pretrained=pretrained(table),
             points=points.points(table, sources.benchmarks),
         )
@@ -102,6 +104,14 @@ def build(sources: Sources) -> Report:
         spans=spans(runs, sources.spans),
         problems=Grid("Files that are left out because they are damaged", ["File"], problems),
     )
+
+
+def protocol() -> Grid:
+    """Returns the rules of docs/protocol.md, which an installed package has too."""
+    text = (config.GIN_DIR.parent / "docs/protocol.md").read_text("utf-8")
+    rules = re.findall(r"^- \*\*(.+?)\.\*\* (.+(?:\n  .+)*)", text, re.M)
+    rows = [[name, " ".join(rule.split())] for name, rule in rules]
+    return Grid("Protocol of preset cpu", ["About", "Rule"], rows, words=2)
 
 
 def speeds(benchmarks: Sequence[Benchmark]) -> list[Grid]:
@@ -183,7 +193,7 @@ def _points(difference: Comparison | None) -> list[str]:
     return [f"{difference.mean:+.2f}", f"{difference.low:+.2f} to {difference.high:+.2f}"]
 
 
-def training(table: Table, sweeps: Sequence[SweepFiles] = ()) -> Grid:
+def training(table: Table) -> Grid:
     """Returns accuracies on training and test rows at the last step, and what they cost.
 
     See arXiv:2011.04006, Table 3.
@@ -199,29 +209,14 @@ def training(table: Table, sweeps: Sequence[SweepFiles] = ()) -> Grid:
         seconds = [run.total_seconds / 60 for run in runs if run.total_seconds is not None]
         minutes = f"{statistics.median(seconds):.1f}" if seconds else "-"
         gap = [f"{train:.2f}", f"{test:.2f}", f"{train - test:+.2f}"]
-        tried = str(settings(runs[0], sweeps) or "-")
-        rows.append([table.columns[task], row.label, *gap, minutes, tried])
-    head = ["Task", "Model", "Training", "Test", "Gap", "Minutes", "Settings tried"]
+        rows.append([table.columns[task], row.label, *gap, minutes])
+    head = ["Task", "Model", "Training", "Test", "Gap", "Minutes"]
     note = (
         "Means over seeds at the last step, in %; training accuracy is measured on as many "
-        "training rows as validation has. Minutes: the median of a run, with pre-training. "
-        "Settings tried: by the sweeps here that selected this one; -: none did."
+        "training rows as validation has. Minutes: the median of a run, with pre-training."
     )
     title = f"Accuracy on training and test rows, preset {table.preset}"
     return Grid(title, head, rows, [note], words=2)
-
-
-def settings(run: Record, sweeps: Sequence[SweepFiles]) -> int:
-    """Returns how many settings the sweeps tried that selected this run's; 0 if none did."""
-    tried = {
-        tuple(sorted(trial.overrides))
-        for sweep in sweeps
-        for choice in sweep.selected
-        if choice.selects(run)
-        for trial in sweep.trials
-        if (trial.task, trial.model) == (run.task, run.model)
-    }
-    return len(tried)
 
 
 def pretrained(table: Table) -> Grid:
@@ -248,16 +243,17 @@ def pretrained(table: Table) -> Grid:
 
 def _from_both(table: Table) -> Iterator[tuple[str, Row, Row]]:
     """Yields task, row and row from scratch, where both took as many steps on the same data."""
-    from_scratch = {row.key: row for row in table.ours}
+    rows = itertools.product(table.tasks, table.ours)
+    from_scratch = {(task, *row.key): row for task, row in rows if row.cells[task].runs}
     for task, row in itertools.product(table.tasks, table.variants):
         runs = row.cells[task].runs
         if not (runs and row.variant and runs[0].init and runs[0].init.task == task):
             continue
-        other = from_scratch.get((row.model, names.stages(runs[0], row.variant)[1] or None))
+        other = from_scratch.get((task, row.model, names.stages(runs[0], row.variant)[1] or None))
         others = other.cells[task].runs if other else ()
         both = [run for run in (*runs, *others) if run.complete]
         steps = {run.steps + (run.init.steps if run.init else 0) for run in both}
-        if other and others and len(steps) == len({run.data_sha256 for run in both}) == 1:
+        if other and len(steps) == len({run.data_sha256 for run in both}) == 1:
             yield task, row, other
 
 

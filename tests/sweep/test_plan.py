@@ -99,7 +99,7 @@ def test_all_tasks_are_those_of_the_arena_and_pretraining_has_its_own_command(go
         ([*TASK, "--name", "a/b"], "--name"),
         (["--name", "none"], "no sweep 'none' in runs/sweeps"),
         (["--name", "none", "--seeds", "2"], "--name none alone"),
-        (["--sweep", "none.gin"], "--sweep expects a gin file, or one of image_layers, lra_table"),
+        (["--sweep", "none.gin"], "--sweep expects a gin file, or one of dropout_pooling, image"),
         ([*PARITY[:-1], "fnett"], "unknown model 'fnett'"),
         ([*PARITY, "--grid", "Encoder.num_layer=[1,2]"], "Encoder.num_layer"),
         ([*PARITY, "--grid", "Encoder.num_heads=[2, 3]"], "num_heads"),

@@ -3,7 +3,7 @@
 import argparse
 import importlib
 
-DOCUMENTS = ("census", "models", "presets", "results")
+DOCUMENTS = ("census", "models", "presets", "results", "sweeps")
 
 parser = argparse.ArgumentParser("python -m tools.documents", description=__doc__)
 parser.add_argument("names", nargs="*", help=f"of {', '.join(DOCUMENTS)}")
