@@ -1,6 +1,7 @@
 """The shipped gin files: every model builds, and presets have their sources' settings."""
 
 import re
+from functools import partial
 
 import gin
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from lra_fnet import config, experiment
+from lra_fnet.models.encoder import parameter_count
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
@@ -335,3 +337,15 @@ def test_our_presets_decay_to_the_end_and_read_pixels_as_numbers(task):
         assert_settings(preset, task, want)
     full = {"listops": 2000, "text": 4000, "retrieval": 4000, "pathx": 16384}.get(task, 1024)
     assert_settings("tuned", task, {"max_len": full})  # LRA forbids changing a task's length
+
+
+@pytest.mark.parametrize("model", ["conv", "fnet", "mega", "performer", "s4d", "transformer"])
+def test_equal_parameters_mean_that_no_mixer_reads_the_width_of_attention(model):
+    """The traced program is the other way to see whether one reads it."""
+    built = [experiment.load("text", model, "cpu", [f"Encoder.qkv_dim={n}"]) for n in (32, 64)]
+    programs = {
+        str(jax.make_jaxpr(partial(b.model.apply, train=False))(b.shapes(), *b.blank_inputs(1)))
+        for b in built
+    }
+    counts = {parameter_count(one.shapes()) for one in built}
+    assert bool(config.inert(counts)) == (len(programs) == 1)

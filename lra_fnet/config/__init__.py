@@ -17,7 +17,7 @@ from lra_fnet.config.bindings import (
     split_names,
     values,
 )
-from lra_fnet.config.differences import SPEED_ONLY, Difference, differing, is_setting
+from lra_fnet.config.differences import SPEED_ONLY, Difference, differing, inert, is_setting
 from lra_fnet.config.gin_files import (
     GIN_DIR,
     YOURS,

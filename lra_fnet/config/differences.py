@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import inspect
 import re
+from collections.abc import Set
 from typing import NamedTuple
 
 import gin
@@ -44,6 +45,17 @@ def differing(old: str, new: str) -> list[Difference]:
             with contextlib.suppress(ImportError):  # another version's
                 importlib.import_module(module)  # registers what has the defaults
     return [difference for difference in unequal if not _is_default(difference)]
+
+
+def inert(parameters: Set[int | None]) -> set[str]:
+    """Returns the settings that cannot matter if models that differ in them have equal parameters.
+
+    What reads `Encoder.qkv_dim` has matrices of that width. `Encoder.num_heads` may matter.
+
+    Args:
+      parameters: their numbers, or None where one is not known.
+    """
+    return {"Encoder.qkv_dim"} if len(parameters) == 1 and None not in parameters else set()
 
 
 def is_setting(name: str) -> bool:

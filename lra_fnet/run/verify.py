@@ -3,7 +3,8 @@
 result  result.json is complete: schema, counts against the bits of the rows, steps, sha256; the
         best and last scores on validation are those of metrics.jsonl
 config  the recorded configuration is the one that task, model, preset and overrides give; a
-        setting that only one of the two has came or went with the code and is skipped
+        setting that only one of the two has came or went with the code and is skipped, as is
+        the width of attention in a model that has none
 data    rows and majority floor are those of data/expected.json or of the prepared set
 code    the commit is known, nothing differed from it, and no other code or machine was used
 replay  the first steps, trained again, give the losses in metrics.jsonl
@@ -216,19 +217,22 @@ def _config(folder: Path, result: Record, options: Options) -> list[str]:
     if copy.is_file() and copy.read_bytes() != result.config.encode():
         raise UserError("config.gin was edited: it is a copy and has no effect; use --set")
     named = _of_names(result, options)
+    try:
+        parameters, notes = _count(named.model, named.task.row_shape), []
+    except UserError as error:  # as fused attention without a GPU
+        parameters, notes = None, [f"its parameters cannot be counted here: {error}"]
+    skipped = config.inert({result.parameters, parameters})
     differences = config.differing(result.config, named.config)
-    if changed := [d for d in differences if "absent" not in (d.old, d.new)]:
+    changed = [d for d in differences if "absent" not in (d.old, d.new) and d.name not in skipped]
+    if changed:
         raise UserError("; ".join(map(str, changed)))
     if score := result.score("validation", "last"):
         _same("last step", score.step, named.run.num_steps)
     for name, value in evaluate.traits(named).items():
         _same(name, getattr(result, name), value)
-    try:
-        parameters = _count(named.model, named.task.row_shape)
-    except UserError as error:  # as fused attention without a GPU
-        return [f"its parameters cannot be counted here: {error}"]
-    _same("parameters", result.parameters or parameters, parameters)
-    return []
+    if not notes:
+        _same("parameters", result.parameters or parameters, parameters)
+    return notes
 
 
 def _data(folder: Path, result: Record, options: Options) -> list[str]:

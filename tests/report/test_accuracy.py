@@ -261,6 +261,19 @@ def test_overrides_have_separate_rows_that_name_them():
     assert not table.own
 
 
+def test_a_name_that_stands_for_two_recipes_has_two_rows_that_say_which():
+    def run(*overrides, **changes):
+        return with_test(800, variant="mine", overrides=[*overrides], **changes)
+
+    dim, norm = "Encoder.dim=8", "Encoder.norm='post'"
+    deep = run("Encoder.dim = 8", norm, task="text"), run(norm, dim, task="text", seed=1)
+    (table,) = tables_of(run("Encoder.dim=9"), *deep)
+    label = "FNet, mine, Encoder.dim="
+    assert [row.label for row in table.variants] == [f"{label}8, Encoder.norm='post'", f"{label}9"]
+    assert [row.cells["text"].text for row in table.variants] == ["40.00 (2)", "-"]
+    assert [row.label for row in tables_of(*deep)[0].variants] == ["FNet, mine"]
+
+
 LONG = INIT | {"run": "cpu/listops/fnet@denoise+long/seed0"}
 
 
@@ -347,6 +360,8 @@ def test_baseline_of_an_older_result_is_that_of_expected_json(monkeypatch):
         ({}, {"config": "A.b = 1\nOptimizer.beta1 = 0.8\n"}, "Optimizer.beta1"),
         ({}, {"config": "A.b = 1\nOptimizer.beta1 = 0.9\n"}, None),  # the default
         ({"code": {"m.py": "a"}}, {"code": {"m.py": "b"}}, "the code of their imports"),
+        ({}, {"config": "A.b = 1\nEncoder.qkv_dim = 9\n"}, None),  # as many parameters
+        ({}, {"config": "A.b = 1\nEncoder.qkv_dim = 9\n", "parameters": 1}, "Encoder.qkv_dim"),
     ],
 )
 def test_seeds_that_differ_in_more_are_noted(first, second, differences):

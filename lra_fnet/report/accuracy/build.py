@@ -15,6 +15,8 @@ from lra_fnet.significance import LEVEL, SEEDS
 def tables(runs: Sequence[Record]) -> list[Table]:
     """Returns one table per preset; a row holds the runs of one model with one set of overrides.
 
+    If a variant's name stands for several sets, the labels of their rows list them.
+
     Runs with overrides are variants, except those on users' tasks alone, from scratch. A run that
     finished without reading the test split (a trial of a sweep) is in no table, as is one of a way
     to compute another model. Tables are in the order paper, lra-code, tuned, small, cpu, then
@@ -33,11 +35,13 @@ def _table(preset: str, runs: Sequence[Record]) -> Table:
     variants: list[Row] = []
     for model in names.models_in_order(run.model for run in runs):
         here = [run for run in runs if run.model == model]
-        for variant in sorted({run.variant or "" for run in here}):
-            same = [run for run in here if (run.variant or "") == variant]
+        recipes = sorted({_recipe(run) for run in here})
+        for variant, overrides in recipes:
+            same = [run for run in here if _recipe(run) == (variant, overrides)]
+            is_shared = [name for name, _ in recipes].count(variant) > 1
             # A task of the user has no settings of its own in a preset: overrides are the rule.
             apart = variant and any(run.task in TASKS or run.init for run in same)
-            (variants if apart else rows).append(_our_row(same, every))
+            (variants if apart else rows).append(_our_row(same, every, overrides * is_shared))
         rows += [] if preset in names.UNCOMPARED else _published_rows(model, every)
     rows, variants = _finished(rows, every, rows), _finished(variants, every, rows)
     for column in every:
@@ -55,13 +59,20 @@ def _table(preset: str, runs: Sequence[Record]) -> Table:
     return dataclasses.replace(table, notes=notes.below(table, runs))
 
 
-def _our_row(runs: Sequence[Record], columns: Sequence[str]) -> Row:
+def _recipe(run: Record) -> tuple[str, tuple[str, ...]]:
+    """Returns what the runs of a row share: the name of the variant, and its overrides."""
+    return run.variant or "", tuple(sorted(map(config.one_form, run.overrides)))
+
+
+def _our_row(runs: Sequence[Record], columns: Sequence[str], more: Sequence[str]) -> Row:
+    """Returns the row of runs; `more` is added to its label."""
     cells = {}
     for column in columns:
         same = [run for run in runs if run.task == column]
         cells[column] = Cell("n/a") if any(map(names.other_model, same)) else cell(same)
     first, means = runs[0], averages(cells)
-    return Row(names.name_of(first), "ours", cells | means, first.model, first.variant)
+    label = ", ".join([names.name_of(first), *more])
+    return Row(label, "ours", cells | means, first.model, first.variant)
 
 
 def _published_rows(model: str, columns: Sequence[str]) -> Iterator[Row]:

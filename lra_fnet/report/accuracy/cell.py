@@ -111,9 +111,7 @@ def cell(runs: Sequence[Record]) -> Cell:
     rules = [rule for run in runs if (rule := run.baseline)]
     rule = max(rules, key=lambda rule: rule.test.accuracy, default=None)
     majority = max(run.floor.accuracy for run in runs)
-    known = Cell("value", runs=tuple(runs), majority=majority)
-    if rule:
-        known = dataclasses.replace(known, baseline=rule.test.accuracy)
+    known = Cell("value", runs=tuple(runs), majority=majority, baseline=rule and rule.test.accuracy)
     scored = [score for run in runs if (score := run.score("test"))]
     trained = [score for run in known.trained if (score := run.score("test"))]
     floor = scored and max(score.interval[0] for score in scored) <= majority

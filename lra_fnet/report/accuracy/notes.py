@@ -111,16 +111,18 @@ def differing(runs: Sequence[Record]) -> list[str]:
     """Returns in what runs differ that should differ in their seeds only: settings by their names.
 
     Skips settings that are missing from some runs and that the code no longer has: they were
-    removed with the value that all of them have.
+    removed with the value that all of them have. Skips those that the model does not read
+    (`config.inert`).
     """
     facts = {
         "their data": {run.data_sha256 for run in runs},
         "the code of their imports": {str(sorted(run.code.items())) for run in runs},
         "their pre-training": {run.init and run.init.setup for run in runs},
     }
-    changed = set()
+    changed: set[str] = set()
     for old, new in itertools.combinations(sorted({run.config for run in runs}), 2):
         differences = config.differing(old, new)
         absent = {d.name for d in differences if "absent" in (d.old, d.new)}
         changed |= {d.name for d in differences} - {n for n in absent if not config.is_setting(n)}
+    changed -= config.inert({run.parameters for run in runs})
     return [name for name, values in facts.items() if len(values) > 1] + sorted(changed)
