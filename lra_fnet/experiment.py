@@ -67,6 +67,8 @@ class Run:
     steps_per_dispatch: Annotated[int, Least(1, suggest=32)] = 32
     # Examples per slice of the gradient; 0: see slices.rows_at_once.
     microbatch: Annotated[int, Least(0, suggest=0)] = 0
+    # Whether a run ends at the third evaluation in a row whose logits do not depend on the input.
+    stop_on_collapse: bool = False
 
     def __post_init__(self):
         check_settings(self)

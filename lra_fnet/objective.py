@@ -110,6 +110,10 @@ class Objective(abc.ABC):
         """Returns the loss summed over a batch, whose gradient is taken."""
         return sums.loss
 
+    def logits(self, outputs: Any) -> jax.Array | None:
+        """Returns the logits of each row's label, [B, C]; None if the outputs do not have them."""
+        return None
+
     def counted(self, sums, rows: int) -> Any:
         """Returns the divisor of the number of correct predictions in a batch of rows."""
         return self.divisor(sums, rows)
@@ -121,7 +125,8 @@ class Objective(abc.ABC):
           sums: of the validation split, see `score.make_scorer`.
         """
         count = max(sums["count"], 1)  # texts that are too short hide nothing
-        return {"loss": sums["loss"] / count, "accuracy": sums["correct"] / count}
+        spread = {"spread": sums["spread"]} if "spread" in sums else {}
+        return {"loss": sums["loss"] / count, "accuracy": sums["correct"] / count, **spread}
 
     @abc.abstractmethod
     def rank(self, sums) -> tuple[float, ...]:
@@ -163,6 +168,10 @@ class Classify(Objective):
             count=batch.valid.sum(dtype=jnp.int32),
         )
         return sums, right
+
+    def logits(self, outputs: jax.Array) -> jax.Array:
+        """Returns the outputs."""
+        return outputs
 
     def divisor(self, sums: Sums, rows: int) -> int:
         """Returns the number of rows."""

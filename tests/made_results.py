@@ -58,11 +58,18 @@ def part_of_a_run(**changes):
 
 
 def with_test(best, last=None, count=2000, **changes):
-    """Returns a result with these numbers of correct test rows."""
+    """Returns a result with these numbers of correct test rows; 360 is one answer for all."""
     last = best if last is None else last
+    steps = {"last": (1000, last), "best": (900, best)}
     test = {
-        "last": {"step": 1000, "correct": last, "count": count, "loss": 1.0},
-        "best": {"step": 900, "correct": best, "count": count, "loss": 1.0},
+        name: {
+            "step": step,
+            "correct": right,
+            "count": count,
+            "loss": 1.0,
+            "constant": right == 360,
+        }
+        for name, (step, right) in steps.items()
     }
     return a_result(test=test, **changes)
 

@@ -99,6 +99,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     result = {
         **facts("complete", identity, loop.experiment, data),
         "validation": {"last": last, "best": best},
+        "collapsed": loop.history.collapsed,
         "train": {"correct": train["correct"], "count": train["count"]},
         "parameters": loop.parameters,
         "parameters_sha256": checkpoint.sha256(loop.state.params),

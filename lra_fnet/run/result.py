@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import typing
@@ -37,6 +38,7 @@ class Score(Counts):
     loss: float = float("nan")  # summed over the rows or masked tokens, see `objective.Sums`
     correct_bits: str | None = dataclasses.field(default=None, repr=False)  # `counts.encode`
     constant: bool | None = None  # whether every row got the same answer; older results: None
+    spread: float | None = None  # of the logits, see `score.spread`; older results: None
     order_loss: float | None = None  # sentence order, summed over the rows: `objective.Pretrain`
     order_correct: int | None = None
     rows: int | None = None
@@ -164,6 +166,7 @@ class Record(Process):
     dataset: str | None = None
     data_source: str | None = None
     step: int | None = None  # at which a run failed
+    collapsed: int | None = None  # step from which its answer did not depend on the input
     closed: bool = False  # a failed run was not to be scored on test, such as a trial of a sweep
     denoise: bool = False  # pre-training: counts and losses are of masked tokens, and no test
     init: Init | None = None  # the pre-trained run that it began from
@@ -196,7 +199,7 @@ class Record(Process):
 
     @property
     def complete(self) -> bool:
-        """Whether it was trained to its last step."""
+        """Whether it was trained to its last step, or until it collapsed."""
         return self.state == "complete"
 
     @property
@@ -272,17 +275,19 @@ class Record(Process):
         score = self.score(split, checkpoint)
         return score and score.right
 
-    def constant(self, checkpoint: Checkpoint = "best") -> bool:
-        """Whether it gave every test row the same answer, so that it learned nothing.
+    @property
+    def untrained(self) -> bool:
+        """Whether its answer did not depend on the input, so that it learned nothing.
 
-        A result that does not say so did if it has as many correct rows as a label: the most
-        frequent one or, of two, the other.
+        All test rows got the same answer or, if no more are right than with the most frequent
+        label, it says that it collapsed. Older results do not say so, but have the loss of a
+        constant answer, ln 2 with two labels.
         """
-        score = self.score("test", checkpoint)
-        if score is None or score.constant is not None:
+        score, last = self.score("test"), self.score("validation", "last")
+        if score is None or last is None or score.constant:
             return bool(score and score.constant)
-        most = self.floor.correct
-        return score.correct == most or score.correct == self.floor.count - most <= most
+        old = last.spread is None and abs(last.mean_loss - math.log(2)) < 1e-4
+        return score.interval[0] <= self.floor.accuracy and (self.collapsed is not None or old)
 
     def setting(self, name: str) -> Any:
         """Returns what the config binds a name to, if that is a Python literal; otherwise None."""

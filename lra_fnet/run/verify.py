@@ -227,7 +227,8 @@ def _config(folder: Path, result: Record, options: Options) -> list[str]:
     if changed:
         raise UserError("; ".join(map(str, changed)))
     if score := result.score("validation", "last"):
-        _same("last step", score.step, named.run.num_steps)
+        stopped = named.run.stop_on_collapse and result.collapsed
+        _same("last step", score.step, stopped or named.run.num_steps)
     for name, value in evaluate.traits(named).items():
         _same(name, getattr(result, name), value)
     if not notes:
@@ -289,7 +290,7 @@ def _replay(folder: Path, result: Record, options: Options) -> list[str]:
         data.check_is_of(result.folder, result.data_sha256, "prepare that set to check it")
     except UserError as error:
         raise Absent(str(error)) from None
-    every, last = experiment.run.log_every, experiment.run.num_steps
+    every, last = experiment.run.log_every, result.steps
     steps = min(last, -(-options.replay // every) * every)
     variables = None
     if result.init:

@@ -21,6 +21,7 @@ from lra_fnet.training.checkpoint import AGAIN, Checkpoints, Saved
 from lra_fnet.training.score import make_scorer
 from lra_fnet.training.step import Program, StepLogs, initial_state, wait_for
 
+COLLAPSED = 1e-4  # spread of the logits, see `score.spread`, below which a model ignores its input
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
 
 
@@ -31,6 +32,8 @@ class History:
     best: dict | None = None  # validation sums of the best step, and its "step"
     last: dict | None = None  # the same of the newest evaluation
     window: dict = dataclasses.field(default_factory=lambda: {"loss": 0.0, "correct": 0.0})
+    flat: int = 0  # the newest evaluations in a row with a spread below COLLAPSED
+    collapsed: int | None = None  # step of the third of them
     curve: str = ""  # hash of metrics.jsonl up to here
     # Evaluations and saves included; compilation and preparation of data are not.
     wall_seconds: float = 0.0
@@ -121,15 +124,14 @@ class Loop:
         hosts.agree(None)  # the others may read the checkpoints now
 
     def _run(self, stop: signals.Stop, feeder: concurrent.futures.Executor) -> None:
-        end = self.run.num_steps
         queued = self.step  # steps dispatched so far; at most one dispatch ahead of self.step
         in_flight: list[tuple[int, StepLogs]] = []
-        ahead = feeder.submit(self._feed, queued, 1) if queued < end else None
+        ahead = feeder.submit(self._feed, queued, 1) if queued < self.end else None
         save_due, stopping = False, 0
-        finished = self.step == end and not self._unevaluated()  # by an earlier process
+        finished = self.step == self.end and not self._unevaluated()  # by an earlier process
         if self._unevaluated():  # a signal ended that evaluation
             self._evaluate(stop)
-        while self.step < end:
+        while self.step < self.end:
             boundary = self._boundary(self.step)
             while queued < boundary and len(in_flight) < 2 and not stopping:
                 stopping, save_due, steps = self._agreed(stop, queued)
@@ -140,7 +142,7 @@ class Loop:
                 self.state, table = self.program.steps(self.state, batches, count)
                 in_flight.append((count, table))
                 queued += count
-                ahead = feeder.submit(self._feed, queued, steps) if queued < end else None
+                ahead = feeder.submit(self._feed, queued, steps) if queued < self.end else None
             if in_flight:
                 self._finish(*in_flight.pop(0))
             if in_flight:
@@ -157,6 +159,12 @@ class Loop:
             self._save("last", wait=True)
         if stopping := stopping or self._agreed(stop, queued)[0]:
             raise Interrupted(stopping, self.step)
+
+    @property
+    def end(self) -> int:
+        """Returns the last step."""
+        stops = self.run.stop_on_collapse and self.history.collapsed
+        return stops or self.run.num_steps
 
     def _boundary(self, step: int) -> int:
         """Returns the next step after which the loop evaluates."""
@@ -271,6 +279,13 @@ class Loop:
         self.history.last = sums = {"step": self.step, **sums}
         numbers = self.experiment.objective.metrics(sums)
         self.history.curve = self._write("validation", self.step, numbers)
+        self.history.flat = self.history.flat + 1 if sums.get("spread", 1.0) < COLLAPSED else 0
+        if self.history.flat == 3 and self.history.collapsed is None:
+            self.history.collapsed = self.step
+            progress.say(
+                f"collapsed at step {self.step}: the answer no longer depends on the input; lower "
+                "the rate, lengthen the warm-up, or set Encoder.batch_norm"
+            )
         best = self.history.best
         rank = self.experiment.objective.rank
         if best is None or rank(sums) < rank(best):

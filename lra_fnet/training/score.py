@@ -25,13 +25,20 @@ def outputs(objective: Objective, variables, batch):
     return jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), sliced)
 
 
+def spread(logits: np.ndarray) -> float:
+    """Returns the standard deviation over the rows over the root mean square, of [rows, C]."""
+    logits = logits.astype(np.float64)
+    return float(np.sqrt(logits.var(axis=0).mean() / (np.square(logits).mean() or 1.0)))
+
+
 def make_scorer(
     objective: Objective, batch_size: int, mesh: Mesh | None = None
 ) -> Callable[..., dict]:
     """Returns the function (variables, arrays) -> {"correct", "count", "loss"}, sums over the rows.
 
-    The sums are `objective.Sums`, whose subclasses have more. With `bits=True` the result also has
-    "correct_bits": which rows are right (`counts.encode`). A third argument is called after each
+    The sums are `objective.Sums`, whose subclasses have more. If the objective has logits, the
+    result also has their "spread"; with `bits=True` it has "correct_bits": which rows are right
+    (`counts.encode`). A third argument is called after each
     batch with the number of rows that are scored; an exception that it raises ends the scoring.
 
     Args:
@@ -43,11 +50,13 @@ def make_scorer(
     mesh = mesh or pipeline.make_mesh(jax.device_count())
 
     def sums_of(variables, batch):
-        return objective.sums(outputs(objective, variables, batch), batch)
+        found = outputs(objective, variables, batch)
+        sums, right = objective.sums(found, batch)
+        return sums, (right, objective.logits(found))
 
     def reduced(variables, batch):
-        sums, right = sums_of(variables, batch)
-        return jax.lax.psum(sums, "data"), jax.lax.all_gather(right, "data", tiled=True)
+        sums, rows = sums_of(variables, batch)
+        return jax.lax.psum(sums, "data"), jax.lax.all_gather(rows, "data", tiled=True)
 
     total = sums_of
     if mesh.size > 1:
@@ -55,27 +64,29 @@ def make_scorer(
 
     @jax.jit
     def add(variables, batch, sums):
-        batch_sums, right = total(variables, batch)
-        return sums + batch_sums, right
+        batch_sums, rows = total(variables, batch)
+        return sums + batch_sums, rows
 
     rounded = -(-batch_size // mesh.size) * mesh.size
 
     def score(variables, arrays: Arrays, between=lambda rows: None, *, bits=False):
         # Placed as all later ones, so that `add` is compiled once.
         sums = jax.device_put(objective.counts.zero(), NamedSharding(mesh, pipeline.WHOLE))
-        rights, rows = [], 0
+        scored, rows = [], 0
         for batch in pipeline.eval_batches(arrays, rounded):
             before = sums
             rows += int(batch.valid.sum())
-            sums, right = add(variables, pipeline.spread(batch, mesh, pipeline.ROWS), sums)
-            if bits:
-                rights.append(right)
+            sums, found = add(variables, pipeline.spread(batch, mesh, pipeline.ROWS), sums)
+            scored.append(found)
             wait_for(before)  # one batch in flight: a device cannot drop what is queued on it
             between(rows)
         wait_for(sums)
         result = sums.numbers()
-        if bits:  # the filler rows come last
-            right = np.concatenate([np.asarray(right) for right in rights])[:rows]
+        # The filler rows come last.
+        right, logits = jax.tree.map(lambda *parts: np.concatenate(parts)[:rows], *scored)
+        if logits is not None:
+            result["spread"] = spread(logits)
+        if bits:
             result["correct_bits"] = counts.encode(right)
         return result
 

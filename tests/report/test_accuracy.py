@@ -76,21 +76,27 @@ def test_interval_shows_the_spread_over_seeds():
     assert cell.low < 51.28 < 56.6 < cell.high
 
 
+CHANCE = float(2000 * np.log(2))  # the loss of a constant answer
+
+
 @pytest.mark.parametrize(
-    ("correct", "floor", "says", "state"),
+    ("correct", "constant", "collapsed", "last", "state"),
     [
-        (361, 360, True, "collapsed"),
-        (360, 360, False, "value"),
-        (360, 360, None, "collapsed"),  # an older result: the most frequent label
-        (361, 360, None, "value"),
-        (1640, 360, None, "value"),  # not one of two labels
-        (986, 1014, None, "collapsed"),  # the other of two labels
-        (985, 1014, None, "value"),
+        (1015, True, None, {}, "collapsed"),
+        (1014, False, None, {}, "value"),
+        (1014, False, 800, {"spread": 0.0}, "collapsed"),
+        (1014, False, 800, {"spread": 0.5}, "collapsed"),
+        (1640, False, 800, {"spread": 0.0}, "value"),  # its best step was before
+        (990, False, None, {"loss": CHANCE + 0.1}, "collapsed"),  # an older result
+        (990, False, None, {"loss": CHANCE - 0.3}, "value"),
+        (1100, False, None, {"loss": CHANCE}, "value"),
+        (990, False, None, {"loss": CHANCE, "spread": 2e-3}, "value"),  # at chance so far
     ],
 )
-def test_constant_answer_is_told_apart_from_the_floor(correct, floor, says, state):
-    run = with_test(correct, floor={"correct": floor, "count": 2000})
-    run["test"]["best"]["constant"] = says
+def test_constant_answer_is_told_apart_from_the_floor(correct, constant, collapsed, last, state):
+    run = with_test(correct, floor={"correct": 1014, "count": 2000}, collapsed=collapsed)
+    run["test"]["best"]["constant"] = constant
+    run["validation"]["last"] |= last
     assert cell_of(run).state == state
 
 

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import made_runs
 import numpy as np
 import pytest
 from made_runs import change, untrained
@@ -14,7 +15,7 @@ from lra_fnet.machine import disk
 from lra_fnet.run import model as trained
 from lra_fnet.run import result as results
 from lra_fnet.run import verify
-from lra_fnet.training import replay
+from lra_fnet.training import replay, score
 
 ROOT = Path(__file__).parents[2]
 PARITY = str(OUTSIDE / "parity.py")
@@ -39,6 +40,19 @@ def check(folders, tmp_path):
 def test_trained_run_is_scored_and_replayed_exactly(check):
     findings = check(replay=6)
     assert [findings[name].state for name in ("result", "config", "data", "replay")] == ["ok"] * 4
+
+
+def test_run_that_stopped_at_its_collapse_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(score, "spread", lambda logits: 0.0)
+    folder = made_runs.trained(tmp_path / "runs", "fnet", *made_runs.STEPS)
+    result = results.read(folder)
+    assert (result.collapsed, result.steps, result.complete) == (6, 6, True)
+    assert result.score("test").step <= 6
+    options = verify.Options(tmp_path / "data", (PARITY,), (OUTSIDE,), replay=12)
+    findings = verify.verify(folder, options)
+    assert [findings[name].state for name in ("result", "config", "data", "replay")] == ["ok"] * 4
+    change(folder / "result.json", collapsed=None)
+    assert "expected 12, got 6" in verify.verify(folder, options)["config"].reason
 
 
 def edit_score(split="test", kind="best", **changes):

@@ -504,6 +504,26 @@ def test_of_equal_evaluations_the_first_is_the_best(tmp_path):
     assert (loop.history.best["step"], loop.history.last["step"]) == (5, 12)
 
 
+@pytest.mark.usefixtures("compiled_once")
+@pytest.mark.parametrize(("stop", "end"), [(True, 7), (False, 12)])
+def test_third_flat_evaluation_in_a_row_is_the_collapse(tmp_path, capsys, stop, end):
+    def collapsing():
+        built = tiny(eval_every=1, steps_per_dispatch=1, stop_on_collapse=stop)
+        loop = train.Loop(built, rows(30), rows(10, 1), tmp_path, 0)
+        flat = {2, 3, 5, 6, 7, 8, 10, 11, 12}
+        spreads = [0.9e-4 if step in flat else 1.1e-4 for step in range(13)]
+        loop.score = lambda *_: {"correct": 4, "count": 10, "loss": 1, "spread": spreads[loop.step]}
+        loop()
+        return loop
+
+    with call_at(6, lambda: os.kill(os.getpid(), signal.SIGTERM)), pytest.raises(Interrupted):
+        collapsing()
+    for loop in (collapsing(), collapsing()):  # the second finds it finished
+        assert (loop.step, loop.history.last["step"], loop.history.collapsed) == (end, end, 7)
+        assert checkpoint.load(tmp_path, "last").step == end
+    assert capsys.readouterr().err.count("collapsed at step 7: ") == 1
+
+
 def test_the_rate_leaves_out_evaluations_and_the_time_has_all(tmp_path, monkeypatch):
     """By a clock on which a step takes 10 ms and an evaluation 1,000 s."""
     now = [0.0]

@@ -2,8 +2,9 @@
 
 A cell is a value (the mean test accuracy over the seeds that trained, in %) or a state: `-` not
 run, `OOM` out of memory, `FAIL` diverged or, on Path-X as in LRA, not above the majority floor,
-`collapsed` every seed gives all rows the same answer, `n/a` not reported by the source, or not a
-model of its own. A state is never a number: it does not count as 0 and enters no average.
+`collapsed` no seed's answer depends on the input (`Record.untrained`), `n/a` not reported by the
+source, or not a model of its own. A state is never a number: it does not count as 0 and enters no
+average.
 """
 
 import dataclasses
@@ -56,8 +57,8 @@ class Cell:
 
     @property
     def trained(self) -> list[Record]:
-        """The runs that trained, by seed: complete, and not the same answer for every test row."""
-        return [run for run in self.runs if run.score("test") and not run.constant()]
+        """The runs that trained, by seed: complete, and not `Record.untrained`."""
+        return [run for run in self.runs if run.score("test") and not run.untrained]
 
     @property
     def right(self) -> list[np.ndarray | None]:
