@@ -85,7 +85,8 @@ class Objective(abc.ABC):
           key: of all draws in training; None in evaluation, where dropout does not act.
 
         Returns:
-          The arrays, and the model's running averages by collection; {} in evaluation.
+          The arrays, which are just one if they are the logits of the label; and the model's
+          running averages by collection, {} in evaluation.
         """
 
     def _apply(self, variables, key, *given) -> tuple[Any, dict]:
@@ -110,10 +111,6 @@ class Objective(abc.ABC):
         """Returns the loss summed over a batch, whose gradient is taken."""
         return sums.loss
 
-    def logits(self, outputs: Any) -> jax.Array | None:
-        """Returns the logits of each row's label, [B, C]; None if the outputs do not have them."""
-        return None
-
     def counted(self, sums, rows: int) -> Any:
         """Returns the divisor of the number of correct predictions in a batch of rows."""
         return self.divisor(sums, rows)
@@ -125,8 +122,8 @@ class Objective(abc.ABC):
           sums: of the validation split, see `score.make_scorer`.
         """
         count = max(sums["count"], 1)  # texts that are too short hide nothing
-        spread = {"spread": sums["spread"]} if "spread" in sums else {}
-        return {"loss": sums["loss"] / count, "accuracy": sums["correct"] / count, **spread}
+        more = {name: sums[name] for name in ("variation",) if name in sums}
+        return {"loss": sums["loss"] / count, "accuracy": sums["correct"] / count, **more}
 
     @abc.abstractmethod
     def rank(self, sums) -> tuple[float, ...]:
@@ -168,10 +165,6 @@ class Classify(Objective):
             count=batch.valid.sum(dtype=jnp.int32),
         )
         return sums, right
-
-    def logits(self, outputs: jax.Array) -> jax.Array:
-        """Returns the outputs."""
-        return outputs
 
     def divisor(self, sums: Sums, rows: int) -> int:
         """Returns the number of rows."""

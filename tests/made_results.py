@@ -60,17 +60,10 @@ def part_of_a_run(**changes):
 def with_test(best, last=None, count=2000, **changes):
     """Returns a result with these numbers of correct test rows; 360 is one answer for all."""
     last = best if last is None else last
-    steps = {"last": (1000, last), "best": (900, best)}
-    test = {
-        name: {
-            "step": step,
-            "correct": right,
-            "count": count,
-            "loss": 1.0,
-            "constant": right == 360,
-        }
-        for name, (step, right) in steps.items()
-    }
+    test = {}
+    for name, step, right in (("last", 1000, last), ("best", 900, best)):
+        test[name] = {"step": step, "correct": right, "count": count, "loss": 1.0}
+        test[name]["constant"] = right == 360
     return a_result(test=test, **changes)
 
 

@@ -35,10 +35,11 @@ def differing(old: str, new: str) -> list[Difference]:
     """Returns the bindings in which two operative configs differ, sorted by name.
 
     A setting that one of them lacks counts as its default there, since the code that wrote it did
-    not know the setting.
+    not know the setting. `Run.stop_on_collapse` is left out: it changes no run that trains.
     """
     bound = [values(text) for text in (old, new)]
-    pairs = {n: [v.get(n, "absent") for v in bound] for n in sorted(bound[0] | bound[1])}
+    names = sorted((bound[0] | bound[1]).keys() - {"Run.stop_on_collapse"})
+    pairs = {name: [v.get(name, "absent") for v in bound] for name in names}
     unequal = [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
     if any("absent" in difference for difference in unequal):
         for module in set(re.findall(r"^import (lra_fnet\.[\w.]+)", f"{old}\n{new}", re.M)):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import time
 from typing import Any
 
 import jax
@@ -166,7 +165,6 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
       before: the run.json of the processes that have trained it.
     """
     job, experiment, data, start = asked.job, asked.experiment, asked.data, asked.start
-    began_at = time.monotonic()
     try:
         train, validation = map(data.arrays, experiment.task.splits[:2])
         variables = start and start.variables
@@ -192,7 +190,6 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
             f"device(s), {loop.compiled}"
         )
         loop()
-        progress.say(f"trained after {progress.duration(time.monotonic() - began_at)}")
         result = evaluate.finish(loop, data, asked.identity, test=job.test)
         return result | {"earlier": [dataclasses.asdict(one) for one in earlier]}
     except Interrupted:

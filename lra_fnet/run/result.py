@@ -38,7 +38,7 @@ class Score(Counts):
     loss: float = float("nan")  # summed over the rows or masked tokens, see `objective.Sums`
     correct_bits: str | None = dataclasses.field(default=None, repr=False)  # `counts.encode`
     constant: bool | None = None  # whether every row got the same answer; older results: None
-    spread: float | None = None  # of the logits, see `score.spread`; older results: None
+    variation: float | None = None  # of the logits, see `score.variation`; older results: None
     order_loss: float | None = None  # sentence order, summed over the rows: `objective.Pretrain`
     order_correct: int | None = None
     rows: int | None = None
@@ -286,7 +286,7 @@ class Record(Process):
         score, last = self.score("test"), self.score("validation", "last")
         if score is None or last is None or score.constant:
             return bool(score and score.constant)
-        old = last.spread is None and abs(last.mean_loss - math.log(2)) < 1e-4
+        old = last.variation is None and abs(last.mean_loss - math.log(2)) < 1e-4
         return score.interval[0] <= self.floor.accuracy and (self.collapsed is not None or old)
 
     def setting(self, name: str) -> Any:

@@ -78,7 +78,6 @@ class Checkpoints:
         self.writer = concurrent.futures.ThreadPoolExecutor(1)
         self._pending: concurrent.futures.Future | None = None
         self.saved_step: int | None = None  # of the newest checkpoint, on disk after `wait`
-        self.blocked_seconds = 0.0  # how long saves kept the loop waiting
 
     def save(self, kind: str, step: int, state, history: dict, *, wait: bool = False) -> None:
         """Starts a save, after waiting for the one before.
@@ -103,7 +102,6 @@ class Checkpoints:
             self.wait()
         if kind == "last":
             self._last_begun = begun
-        self.blocked_seconds += time.perf_counter() - begun
 
     def may_save(self) -> bool:
         """Returns whether a due save of the newest state may start: none is in flight or recent."""

@@ -21,7 +21,7 @@ from lra_fnet.training.checkpoint import AGAIN, Checkpoints, Saved
 from lra_fnet.training.score import make_scorer
 from lra_fnet.training.step import Program, StepLogs, initial_state, wait_for
 
-COLLAPSED = 1e-4  # spread of the logits, see `score.spread`, below which a model ignores its input
+COLLAPSED = 1e-4  # `score.variation` below which the answer does not depend on the input
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
 
 
@@ -32,7 +32,7 @@ class History:
     best: dict | None = None  # validation sums of the best step, and its "step"
     last: dict | None = None  # the same of the newest evaluation
     window: dict = dataclasses.field(default_factory=lambda: {"loss": 0.0, "correct": 0.0})
-    flat: int = 0  # the newest evaluations in a row with a spread below COLLAPSED
+    flat: int = 0  # the newest evaluations in a row with a variation below COLLAPSED
     collapsed: int | None = None  # step of the third of them
     curve: str = ""  # hash of metrics.jsonl up to here
     # Evaluations and saves included; compilation and preparation of data are not.
@@ -104,7 +104,6 @@ class Loop:
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
         self._seconds_per_step: float | None = None
-        self._logged_blocked = 0.0  # seconds of blocking saves that the log has
         self._newest: dict = {}  # line of metrics.jsonl
 
     def __call__(self) -> None:
@@ -163,8 +162,7 @@ class Loop:
     @property
     def end(self) -> int:
         """Returns the last step."""
-        stops = self.run.stop_on_collapse and self.history.collapsed
-        return stops or self.run.num_steps
+        return (self.run.stop_on_collapse and self.history.collapsed) or self.run.num_steps
 
     def _boundary(self, step: int) -> int:
         """Returns the next step after which the loop evaluates."""
@@ -227,18 +225,14 @@ class Loop:
 
     def _log(self, grad_norm: float, learning_rate: float) -> None:
         window, every, run = self.history.window, self.run.log_every, self.run
-        rate, blocked = self.history.steps_per_second, self.checkpoints.blocked_seconds
         self._newest = {
             "loss": window["loss"] / every,
             "accuracy": window["correct"] / (every * run.batch_size),
             "learning_rate": learning_rate,
             "grad_norm": grad_norm,
-            "steps_per_second": rate,
-            "tokens_per_second": rate * run.batch_size * self.arrays.values[0].size,
+            "steps_per_second": self.history.steps_per_second,
             "device_bytes": device_bytes()[0],
-            "save_blocked_seconds": blocked - self._logged_blocked,
         }
-        self._logged_blocked = blocked
         self.history.window = {"loss": 0.0, "correct": 0.0}
         self.history.curve = self._write("train", self.step, self._newest)
 
@@ -279,7 +273,7 @@ class Loop:
         self.history.last = sums = {"step": self.step, **sums}
         numbers = self.experiment.objective.metrics(sums)
         self.history.curve = self._write("validation", self.step, numbers)
-        self.history.flat = self.history.flat + 1 if sums.get("spread", 1.0) < COLLAPSED else 0
+        self.history.flat = self.history.flat + 1 if sums.get("variation", 1.0) < COLLAPSED else 0
         if self.history.flat == 3 and self.history.collapsed is None:
             self.history.collapsed = self.step
             progress.say(

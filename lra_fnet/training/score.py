@@ -25,7 +25,7 @@ def outputs(objective: Objective, variables, batch):
     return jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), sliced)
 
 
-def spread(logits: np.ndarray) -> float:
+def variation(logits: np.ndarray) -> float:
     """Returns the standard deviation over the rows over the root mean square, of [rows, C]."""
     logits = logits.astype(np.float64)
     return float(np.sqrt(logits.var(axis=0).mean() / (np.square(logits).mean() or 1.0)))
@@ -36,10 +36,10 @@ def make_scorer(
 ) -> Callable[..., dict]:
     """Returns the function (variables, arrays) -> {"correct", "count", "loss"}, sums over the rows.
 
-    The sums are `objective.Sums`, whose subclasses have more. If the objective has logits, the
-    result also has their "spread"; with `bits=True` it has "correct_bits": which rows are right
-    (`counts.encode`). A third argument is called after each
-    batch with the number of rows that are scored; an exception that it raises ends the scoring.
+    The sums are `objective.Sums`, whose subclasses have more. If the outputs are logits, the result
+    also has their "variation". With `bits=True` it has "correct_bits": which rows are right
+    (`counts.encode`). A third argument is called after each batch with the number of rows that are
+    scored; an exception that it raises ends the scoring.
 
     Args:
       objective: the model and how its outputs are counted.
@@ -52,7 +52,7 @@ def make_scorer(
     def sums_of(variables, batch):
         found = outputs(objective, variables, batch)
         sums, right = objective.sums(found, batch)
-        return sums, (right, objective.logits(found))
+        return sums, (right, found if isinstance(found, jax.Array) else None)
 
     def reduced(variables, batch):
         sums, rows = sums_of(variables, batch)
@@ -85,7 +85,7 @@ def make_scorer(
         # The filler rows come last.
         right, logits = jax.tree.map(lambda *parts: np.concatenate(parts)[:rows], *scored)
         if logits is not None:
-            result["spread"] = spread(logits)
+            result["variation"] = variation(logits)
         if bits:
             result["correct_bits"] = counts.encode(right)
         return result

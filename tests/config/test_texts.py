@@ -127,6 +127,9 @@ def test_a_setting_that_one_config_lacks_has_its_default_there():
     old = new.replace("Run.num_steps", "Run.num_updates")  # which today's code does not know
     names = {difference.name for difference in config.differing(old, new)}
     assert names == {"Run.num_steps", "Run.num_updates"}
+    old = new.replace("Run.stop_on_collapse = True\n", "")  # changes no run that trains
+    assert old != new
+    assert config.differing(old, new) == []
 
 
 def test_defaults_of_modules_that_are_not_imported_yet_make_no_difference():

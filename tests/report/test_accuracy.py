@@ -84,13 +84,13 @@ CHANCE = float(2000 * np.log(2))  # the loss of a constant answer
     [
         (1015, True, None, {}, "collapsed"),
         (1014, False, None, {}, "value"),
-        (1014, False, 800, {"spread": 0.0}, "collapsed"),
-        (1014, False, 800, {"spread": 0.5}, "collapsed"),
-        (1640, False, 800, {"spread": 0.0}, "value"),  # its best step was before
+        (1014, False, 800, {"variation": 0.0}, "collapsed"),
+        (1014, False, 800, {"variation": 0.5}, "collapsed"),
+        (1640, False, 800, {"variation": 0.0}, "value"),  # its best step was before
         (990, False, None, {"loss": CHANCE + 0.1}, "collapsed"),  # an older result
         (990, False, None, {"loss": CHANCE - 0.3}, "value"),
         (1100, False, None, {"loss": CHANCE}, "value"),
-        (990, False, None, {"loss": CHANCE, "spread": 2e-3}, "value"),  # at chance so far
+        (990, False, None, {"loss": CHANCE, "variation": 2e-3}, "value"),  # at chance so far
     ],
 )
 def test_constant_answer_is_told_apart_from_the_floor(correct, constant, collapsed, last, state):

@@ -43,7 +43,7 @@ def test_trained_run_is_scored_and_replayed_exactly(check):
 
 
 def test_run_that_stopped_at_its_collapse_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(score, "spread", lambda logits: 0.0)
+    monkeypatch.setattr(score, "variation", lambda logits: 0.0)
     folder = made_runs.trained(tmp_path / "runs", "fnet", *made_runs.STEPS)
     result = results.read(folder)
     assert (result.collapsed, result.steps, result.complete) == (6, 6, True)

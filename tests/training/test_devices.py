@@ -106,12 +106,12 @@ def test_every_row_is_scored_once_and_in_order_on_any_number_of_devices():
     one, four, right, logits = programs.value_of("scores", devices=4)
     logits = np.array(logits)
     squares = np.square(logits[:, None] - logits).mean() / 2  # of differences between two rows
-    spread = np.sqrt(squares / np.square(logits).mean())
+    variation = np.sqrt(squares / np.square(logits).mean())
     assert (one["correct"], one["count"]) == (sum(right), 21)
     assert 0 < sum(right) < 21
     for scores in (one, four):
         np.testing.assert_array_equal(counts.bits(scores), right)
-        assert scores["spread"] == pytest.approx(spread, rel=1e-5)
+        assert scores["variation"] == pytest.approx(variation, rel=1e-5)
     assert (four["correct"], four["count"]) == (one["correct"], 21)
     assert four["loss"] == pytest.approx(one["loss"], rel=1e-6)
 

@@ -13,7 +13,7 @@ from lra_fnet.run.result import Record
 
 _STATES = {
     "-": "`-`: not run",
-    "collapsed": "`collapsed`: every seed gives all rows the same answer",
+    "collapsed": "`collapsed`: no seed's answer depends on the input",
     "OOM": "`OOM`: out of memory",
     "FAIL": "`FAIL`: diverged, or Path-X at the majority floor",
     "n/a": "`n/a`: not reported by the source, or the same model as another row",
