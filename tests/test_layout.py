@@ -145,7 +145,7 @@ def test_only_config_calls_gins_parser():
     assert calling == {"config"}
 
 
-@pytest.mark.parametrize("module", ["config.bindings", "sweep.axes"])
+@pytest.mark.parametrize("module", ["config.bindings", "sweep.axes", "report.render.svg"])
 def test_examples_in_docstrings_run(module):
     tried = doctest.testmod(importlib.import_module(f"lra_fnet.{module}"))
     assert tried.attempted > 0

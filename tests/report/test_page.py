@@ -1,6 +1,5 @@
 """The HTML page, its figures, and plots as SVG."""
 
-import doctest
 import html.parser
 import itertools
 import json
@@ -161,16 +160,7 @@ def test_bold_and_italic_cells_have_a_class(tmp_path):
     assert {words for _, words in cells} == {"26.05 ± .05 (3)"}
 
 
-def test_page_without_runs_has_its_headings():
-    shown = page.render(report.build(report.Sources([])))
-    assert [words for _, words in Page(shown).all("h2")] == ["Accuracy", "Literature"]
-
-
 # Plots
-
-
-def test_examples_of_the_docstrings():
-    assert doctest.testmod(svg).failed == 0
 
 
 @pytest.mark.parametrize(
