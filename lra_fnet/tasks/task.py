@@ -298,7 +298,7 @@ BUILT_IN = {
     "pathfinder": "pathfinder",
     "pathx": "pathfinder",
 }
-# The others read the user's own files.
+# All tasks of the package: those that are not LRA's too.
 _MODULES = BUILT_IN | {"corpus": "corpus", "csv": "csv_table", "images": "images"}
 
 
