@@ -64,16 +64,16 @@ def files(root: Path) -> dict[Path, str]:
 
 
 def readme(report: Report) -> str:
-    """Returns README's table: main models, the best of each task and the controls."""
+    """Returns README's table: the models of the protocol and the best of each task."""
     (table,) = (table for table in report.tables if table.preset == FIRST)
     grid = accuracy_grid(table, markdown.main_rows(table))
     legend = notes.legend([row.cells[c] for row in markdown.main_rows(table) for c in table.tasks])
     rows = [[_plainer(text) for text in row] for row in grid.rows]
     best = "; ".join(dict.fromkeys(row.label for row in table.best.values()))
     caption = (
-        f"{legend} Below the four main models: those with the highest validation accuracy on a "
-        f"task ({best}), controls, and two rules without a neural network. All models and tests "
-        "of the differences: [RESULTS.md](RESULTS.md)."
+        f"{legend} Shown: the models of [the protocol](docs/protocol.md) and the best of each task "
+        f"on validation ({best}). FF-only mixes nothing, Random by fixed random matrices; the last "
+        "two rows are no neural networks. All models, and tests: [RESULTS.md](RESULTS.md)."
     )
     return (
         dataclasses.replace(grid, rows=rows, notes=[]).markdown()

@@ -9,9 +9,10 @@ from lra_fnet.report.accuracy.cell import TASKS
 from lra_fnet.report.accuracy.published import published
 from lra_fnet.run.result import Record
 
-MAIN = ("transformer", "linear", "fnet", "performer")  # with a colour each; in the README's table
+MAIN = ("transformer", "linear", "fnet", "performer")  # with a colour each
 NO_MIXING = "ff_only"
 CONTROLS = ("random", NO_MIXING)  # models that mix nothing, or at random
+SEARCHED = {*MAIN, "fnet_scaled", "conv", *CONTROLS}  # the main rows of docs/protocol.md
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
 SOURCES = ("fnet", "lra")  # accuracy tables of published.json that are shown next to ours
 # Presets so far from the papers' that their numbers are not shown.

@@ -35,13 +35,12 @@ def document(title: str, sections: dict[str, list[Grid]], about: str = "") -> st
 
 
 def main_rows(table: Table) -> list[Row]:
-    """Returns the rows that the README shows: main models, the best of each task, controls.
+    """Returns the rows that the README shows: those of the protocol, the best of each task.
 
     The best are those of `Table.best`: chosen on validation.
     """
     best = [row.key for row in table.best.values()]
-    shown = {*names.MAIN, *names.CONTROLS}
-    own = [row for row in table.own if row.model in shown or row.key in best]
+    own = [row for row in table.own if row.model in names.SEARCHED or row.key in best]
     return [*own, *table.references]
 
 
