@@ -55,20 +55,10 @@ def test_main_models_are_compared_in_pairs(seeds, verdict):
     assert (row["p adjusted"] == "-") == (verdict == "few seeds")
 
 
-def of_two_tasks(**new):
-    """Runs of FNet and Linear on two tasks, three seeds each, with other names."""
-    return [
-        run | {"task": task, "model": new.get(run["model"], run["model"])}
-        for task in ("listops", "text")
-        for run in models(3, 3)
-    ]
-
-
 def test_p_values_of_all_pairs_of_a_preset_are_adjusted_together():
     """Three models on two tasks, one as another: six pairs."""
-    runs = of_two_tasks() + [
-        run | {"model": "performer"} for run in of_two_tasks() if run["model"] == "fnet"
-    ]
+    runs = [run | {"task": task} for task in ("listops", "text") for run in models(3, 3)]
+    runs += [run | {"model": "performer"} for run in runs if run["model"] == "fnet"]
     grid = sections.pairs(table_of(*runs))
     assert [row[:3] for row in grid.rows[:3]] == [
         ["ListOps", "FNet", "Linear"],
