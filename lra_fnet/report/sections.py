@@ -127,7 +127,7 @@ def speeds(benchmarks: Sequence[Benchmark]) -> list[Grid]:
 def gains(table: Table) -> Grid:
     """Returns the differences of all models from `ff_only`, the encoder without mixing."""
     own = list(itertools.product(table.own, table.tasks))
-    seeds = {task: row.cells[task].seeds for row, task in own if row.model == names.NO_MIXING}
+    seeds = {task: len(row.cells[task].runs) for row, task in own if row.model == names.NO_MIXING}
     cells = {(row.label, task): row.cells[task] for row, task in own if row.cells[task].gain}
     tested = [place for place, c in cells.items() if min(c.seeds, seeds[place[1]]) >= SEEDS]
     p_values = holm([gain.p_value for place in tested if (gain := cells[place].gain)])
@@ -142,8 +142,9 @@ def gains(table: Table) -> Grid:
         rows.append(row)
     note = (
         "Test accuracy minus that of FF-only, the encoder without mixing, in points, with a 95 % "
-        f"interval of this pair alone; tests as below. Bold: p adjusted by Holm's method, over the "
-        f"cells with {SEEDS} seeds or more on both sides, is at most {LEVEL}."
+        "interval of this pair alone; tests as below. An FF-only that collapsed counts with its "
+        f"one answer for all rows. Bold: p adjusted by Holm's method, over the cells with {SEEDS} "
+        f"seeds or more on both sides, is at most {LEVEL}."
     )
     title = f"What mixing buys, preset {table.preset}"
     return Grid(title, ["Model", *(table.columns[task] for task in table.tasks)], rows, [note])

@@ -100,13 +100,14 @@ def _finished(rows: Sequence[Row], columns: Sequence[str], of: Sequence[Row]) ->
 
 
 def _gained(row: Row, column: str, rows: Sequence[Row]) -> Cell:
-    """Returns a cell with its difference from no mixing on the same data."""
+    """Returns a cell with its difference from no mixing on the same data, collapsed or not."""
     cell = row.cells[column]
     controls = (other.cells[column] for other in rows if other.key == (names.NO_MIXING, None))
     other = next(controls, Cell("-"))
     if row.model == names.NO_MIXING or cell.data != other.data or len(cell.data) != 1:
         return cell
-    return dataclasses.replace(cell, gain=significance.compare(cell.right, other.right))
+    right = [run.right("test") for run in other.runs]
+    return dataclasses.replace(cell, gain=significance.compare(cell.right, right))
 
 
 def _embolden(rows: list[Row], column: str) -> None:
