@@ -21,7 +21,7 @@ from typing import Any
 from lra_fnet import __version__, config
 from lra_fnet.benchmark import WHATS
 from lra_fnet.errors import Interrupted, RunFailed, UserError, one_line, out_of_memory
-from lra_fnet.machine import allocator, compile_cache, signals
+from lra_fnet.machine import allocator, compile_cache, memory, signals
 from lra_fnet.sweep import SAMPLERS
 
 
@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             compile_cache.use()
             try:
                 args = parser().parse_args(arguments)
+                memory.check_limits()
                 return args.call(args) or 0
             finally:
                 sys.stdout.flush()

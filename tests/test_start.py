@@ -122,6 +122,21 @@ def test_a_closed_output_is_no_error(outside):
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("name", "limit", "words"),
+    [
+        ("RLIMIT_AS", 1_000_000 << 10, "3,221,225,472 bytes of address space, got 1,024,000,000"),
+        ("RLIMIT_NOFILE", 64, "256 open files, got 64: raise it with ulimit -n"),
+    ],
+)
+def test_a_limit_below_what_every_run_needs_fails_with_one_line(name, limit, words, outside):
+    fault = f"import resource; resource.setrlimit(resource.{name}, ({limit}, {limit}))"
+    ended = start("train", *PARITY, "--model", "fnet", fault=fault, timeout=60)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert words in line
+
+
 def test_a_batch_that_no_machine_holds_fails_with_one_line(command):
     ended = command("train", *PARITY, "--model", "fnet", "--set", f"Run.batch_size={10**12}")
     assert ended.code == 2

@@ -3,10 +3,35 @@
 import contextlib
 import ctypes
 import re
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+
+from lra_fnet.errors import UserError
+
+# Below these limits, libraries in C++ wait for ever or abort (measured: the smallest run has 2 GB
+# of address space and 100 open files).
+_LIMITS = {
+    "-v": (resource.RLIMIT_AS, 3 << 30, "bytes of address space"),
+    "-n": (resource.RLIMIT_NOFILE, 256, "open files"),
+}
+
+
+def check_limits() -> None:
+    """Checks that the process may use what every run needs.
+
+    Raises:
+      UserError: `ulimit` leaves it too little.
+    """
+    for option, (number, least, what) in _LIMITS.items():
+        limit = resource.getrlimit(number)[0]
+        if limit != resource.RLIM_INFINITY and limit < least:
+            raise UserError(
+                f"expected a limit of at least {least:,} {what}, got {limit:,}: "
+                f"raise it with ulimit {option}"
+            )
 
 
 def free_memory(root: Path = Path("/")) -> int:
