@@ -104,7 +104,7 @@ def test_every_model_builds_and_differs_only_where_it_may(preset, task):
             assert not differing & {*SAME}
             assert got["positions"] == "none"
             continue
-        more = OF_THE_CODE if preset == "lra-code" else set()
+        more = {"lra-code": OF_THE_CODE, "cpu": {"pooling"}}.get(preset, set())  # cpu: as searched
         assert differing <= MAY_DIFFER | more | (ORIGINAL if model == "fnet_original" else set())
         if preset == "lra-code" and task in BASE:
             want = OVERRIDES.get((task, model), BASE[task])
@@ -334,7 +334,7 @@ def test_our_presets_decay_to_the_end_and_read_pixels_as_numbers(task):
         want = {"pooling": "mean", "inputs": "pixels" if numbers else "tokens"}
         want["positions"] = "learned" if images else "sinusoidal"
         want["head_interaction"] = "nli" if task == "retrieval" else "none"
-        assert_settings(preset, task, want)
+        assert_settings(preset, task, want, "transformer")
     full = {"listops": 2000, "text": 4000, "retrieval": 4000, "pathx": 16384}.get(task, 1024)
     assert_settings("tuned", task, {"max_len": full})  # LRA forbids changing a task's length
 
