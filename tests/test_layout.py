@@ -220,17 +220,6 @@ def test_every_command_in_a_document_is_accepted(document):
     assert ours or document.parent.name == "launch" or document.stem in without
 
 
-def test_a_wrong_command_in_a_document_is_noticed():
-    text = (
-        "```sh\nmake lra TASK=listops SEDE=1\n```\n```sh\nlra-fnet evaluate --attention-span\n```"
-    )
-    first, second = commands(text)
-    with pytest.raises(AssertionError):
-        check(first)
-    with pytest.raises(cli.UserError):
-        check(second)
-
-
 @documents
 def test_paths_links_targets_and_commands_that_a_document_names_exist(document):
     text = document.read_text()

@@ -46,13 +46,8 @@ def test_every_variable_is_an_option_of_some_command_and_the_environment_is_none
     args = cli.parser().parse_args(words)
     assert (args.task, args.preset, args.set) == ("text", "cpu", ["DATASET=d", "a.b=1"])
     assert (args.imports, list(map(str, args.gin_dirs))) == (["m"], ["g"])
-    assert (args.model, args.seed, args.name, args.force, args.test) == (
-        "fnet",
-        7,
-        "n",
-        True,
-        False,
-    )
+    flags = ["fnet", 7, "n", True, False]
+    assert [args.model, args.seed, args.name, args.force, args.test] == flags
     assert tuple(map(str, (args.runs, args.data, args.source))) == ("r", "e", "s")
     words = command("sweep", *own.split(), "MODELS=a,b", "SEEDS=3", "GRID=A.b=[1]", "ARGS=--jobs 2")
     args = cli.parser().parse_args(words)
