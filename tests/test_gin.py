@@ -104,7 +104,7 @@ def test_every_model_builds_and_differs_only_where_it_may(preset, task):
             assert not differing & {*SAME}
             assert got["positions"] == "none"
             continue
-        searched = {"pooling"} | ({"qkv_dim"} if model == "mega" else set())
+        searched = {"pooling", "dropout"} | ({"qkv_dim"} if model == "mega" else set())
         more = {"lra-code": OF_THE_CODE, "cpu": searched}.get(preset, set())
         assert differing <= MAY_DIFFER | more | (ORIGINAL if model == "fnet_original" else set())
         if preset == "lra-code" and task in BASE:
