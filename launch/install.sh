@@ -67,6 +67,21 @@ pip() {
     PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore "$venv/bin/python" -m pip "$@"
 }
 
+# Keeps of pip's settings, in files and variables, those of where packages come from. In an environment
+# of its own the others make no sense (user, target, require-hashes) or give another one.
+only_sources() {
+    keep='(extra-)?index-url|find-links|no-index|trusted-host|proxy|(client-)?cert|(default-)?timeout|retries|(no-)?cache-dir|constraint'
+    kept=$(pip config list 2>/dev/null | sort -r | # variables last, since they win
+        sed -nE "s/\\\\n/ /g; s/^[^.]*\\.($keep)='(.*)'\$/\\1 \\6/p" || true)
+    for name in $(env | sed -n 's/^\(PIP_[A-Z0-9_]*\)=.*/\1/p'); do unset "$name"; done
+    export PIP_CONFIG_FILE=/dev/null
+    while read -r name value; do
+        [ -z "$name" ] || export "PIP_$(echo "$name" | tr 'a-z-' 'A-Z_')=$value"
+    done <<EOF
+$kept
+EOF
+}
+
 # Runs a command without pip's warnings about folders of wheels that do not exist: a newcomer cannot
 # act on them. Everything else on standard error stays visible.
 quietly() {
@@ -86,6 +101,7 @@ if command -v uv >/dev/null 2>&1; then
     uv pip install -q --python "$venv/bin/python" -c constraints.txt -e "$package"
 else
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+    only_sources
     with_uv 2>/dev/null || quietly pip install -q -c constraints.txt -e "$package"
     rm -rf "$venv/.cache"
 fi

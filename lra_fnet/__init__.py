@@ -51,7 +51,7 @@ def train(
     seed: int = 0,
     set: Mapping[str, object] | Iterable[str] = (),
     name: str | None = None,
-    source: str | Path | None = None,
+    source: Any = None,
     runs: str | Path = "runs",
     data_dir: str | Path = "data",
     imports: Sequence[str | Path] = (),
@@ -63,10 +63,11 @@ def train(
 ) -> TrainedRun:
     """Trains one run, or resumes it, as `lra-fnet train` does; returns the trained model.
 
-    A run that is complete is opened without training. The whole process is affected: gin is cleared
-    (also by `evaluate` and `load_run`), memory that is freed stays with the process, compiled
-    programs are kept in the user's cache, and while it trains, SIGINT, SIGTERM and SIGHUP save the
-    run before they end the call; a second SIGINT raises KeyboardInterrupt at once.
+    A run that is complete is opened without training. This changes of the whole process: memory
+    that is freed stays with it, compiled programs are kept in the user's cache (environment
+    variables and settings of JAX, a filter for its warnings), folders of `imports` are added to
+    sys.path, and while it trains, SIGINT, SIGTERM and SIGHUP save the run before they end the call;
+    a second SIGINT raises KeyboardInterrupt at once. gin's bindings are afterwards as before.
 
     Args:
         task: a name of `list_tasks`.
@@ -75,7 +76,8 @@ def train(
         seed: seed of all randomness.
         set: gin bindings, {"Run.num_steps": 100}, ["Run.num_steps=100"] or "Run.num_steps=100".
         name: a name for the bindings, used in the run folder's name.
-        source: the raw files of the task: a folder, a file or a URL.
+        source: the raw files of the task: a folder, a file or a URL; or a list of files, a pandas
+            data frame with the columns label and text, or a dict of these by split.
         runs: folder of all runs, --runs.
         data_dir: folder of the prepared data sets, --data.
         imports: your modules or .py files that the model or task needs.
@@ -95,7 +97,8 @@ def train(
         Interrupted: a signal stopped it; the same call without `force` resumes.
     """
     from lra_fnet import config
-    from lra_fnet.machine import allocator, compile_cache
+    from lra_fnet.data import sources
+    from lra_fnet.machine import allocator, compile_cache, disk
 
     allocator.keep_freed_memory()
     compile_cache.use()
@@ -118,11 +121,11 @@ def train(
         seed=_python(seed),
         overrides=bindings,
         name=name,
-        runs=Path(runs),
-        data=Path(data_dir),
-        source=source,
-        imports=_several(imports),
-        gin_dirs=tuple(map(Path, _several(gin_dirs))),
+        runs=disk.path(runs),
+        data=disk.path(data_dir),
+        source=sources.given(source, disk.path(data_dir)),
+        imports=_modules(imports),
+        gin_dirs=tuple(map(disk.path, _several(gin_dirs))),
         init=None if init is None else _folder(init),
         denoise=denoise,
         force=force,
@@ -149,11 +152,12 @@ def evaluate(
     Raises:
         UserError: the folder does not hold a finished run, or its data differs from the run's.
     """
+    from lra_fnet.machine import disk
     from lra_fnet.run import evaluate as scoring
 
-    data = None if data_dir is None else Path(data_dir)
+    data = None if data_dir is None else disk.path(data_dir)
     imported = getattr(run, "imports", ())
-    return scoring.evaluate(_folder(run), _several(imports) or imported, data)
+    return scoring.evaluate(_folder(run), _modules(imports) or imported, data)
 
 
 def list_models(gin_dirs: Sequence[str | Path] = ()) -> list[str]:
@@ -194,19 +198,29 @@ def _literal(value) -> str:
 def _folder(run: TrainedRun | str | Path) -> Path:
     if not isinstance(run, str | Path) and not hasattr(run, "folder"):
         raise errors.UserError(f"expected a trained run or its folder, got {run!r}: name one")
-    return Path(run) if isinstance(run, str | Path) else run.folder
+    from lra_fnet.machine import disk
+
+    return disk.path(run) if isinstance(run, str | Path) else run.folder
 
 
-def _several(names) -> tuple[str, ...]:
-    """Returns a sequence of names or paths, one alone, or None as a tuple of texts."""
-    names = (names,) if isinstance(names, str | Path) else names or ()
-    return tuple(map(str, names))
+def _several(names) -> tuple:
+    """Returns a sequence of names or paths, one alone, or None as a tuple."""
+    several = isinstance(names, Iterable | None) and not isinstance(names, str)
+    return tuple(names or ()) if several else (names,)
+
+
+def _modules(names) -> tuple[str, ...]:
+    """Returns modules and .py files, as `_several`."""
+    from lra_fnet.machine import disk
+
+    return tuple(str(disk.path(name)) for name in _several(names))
 
 
 def _known(kind: str, gin_dirs: Sequence[str | Path]) -> list[str]:
     from lra_fnet import config
+    from lra_fnet.machine import disk
 
-    return config.known(kind, [*map(Path, _several(gin_dirs))])
+    return config.known(kind, [*map(disk.path, _several(gin_dirs))])
 
 
 def load(
@@ -216,7 +230,7 @@ def load(
     config: str | None = None,
     max_len: int | None = None,
     data_dir: str | Path = "data",
-    source: str | Path | None = None,
+    source: Any = None,
     as_: Literal["numpy", "tf", "torch"] = "numpy",
     batch_size: int | None = None,
 ) -> Any:
@@ -228,7 +242,7 @@ def load(
         config: the task's data set, e.g. "full" or "short_128"; None for the task's first one.
         max_len: tokens kept of each text; None for the data set's own length (`Task.configs`).
         data_dir: folder of the prepared data sets.
-        source: the raw files of the task: a folder, a file or a URL.
+        source: the raw files of the task, see `train`.
         as_: "numpy", "tf" (needs the `[tf]` extra), or "torch" (needs PyTorch).
         batch_size: rows of a batch, the last one may be smaller; None gives the whole split.
 
@@ -247,6 +261,8 @@ def load(
             made, written or read, or a library is not installed.
     """
     from lra_fnet import tasks
+    from lra_fnet.data import sources
+    from lra_fnet.machine import disk
     from lra_fnet.settings import at_least
 
     libraries = {
@@ -269,7 +285,8 @@ def load(
     made = tasks.make(task, config, max_len)
     if split not in made.splits:
         raise errors.UserError(f"unknown split {split!r}: expected one of {', '.join(made.splits)}")
-    arrays = tasks.prepare(made, data_dir, source).arrays(split)
+    folder = disk.path(data_dir)
+    arrays = tasks.prepare(made, folder, sources.given(source, folder)).arrays(split)
     if as_ == "tf":
         rows = library.data.Dataset.from_tensor_slices(arrays._asdict())
         return rows if batch_size is None else rows.batch(batch_size)
@@ -303,4 +320,4 @@ def load_run(
     """
     from lra_fnet.run import model as trained
 
-    return trained.load_run(folder, checkpoint, _several(imports), denoise=denoise)
+    return trained.load_run(_folder(folder), checkpoint, _modules(imports), denoise=denoise)

@@ -21,7 +21,7 @@ from typing import Any
 from lra_fnet import __version__, config
 from lra_fnet.benchmark import WHATS
 from lra_fnet.errors import Interrupted, RunFailed, UserError, one_line, out_of_memory
-from lra_fnet.machine import allocator, compile_cache, memory, signals
+from lra_fnet.machine import allocator, compile_cache, disk, memory, signals
 from lra_fnet.sweep import SAMPLERS
 
 
@@ -49,6 +49,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except ValueError as error:
+        if "jax" in sys.modules or "jax" not in str(error).lower():
+            raise
+        return _fail(f"JAX cannot be imported ({error}): correct or leave out its setting", 2)
     except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
         return _fail(error, UserError.code)
     except RuntimeError as error:
@@ -115,13 +119,22 @@ def _bindings(about: str, dest: str) -> dict:
     return {**option, "action": "extend", "dest": dest}
 
 
-_folder = functools.partial(_text, kind=Path)
+def _named(text: str) -> str:
+    """Returns a path as text; a URL, and the name of a module or a run, as it is."""
+    return text if "://" in text else str(disk.path(text))
+
+
+_folder = functools.partial(_text, kind=disk.path)
 _NAMES = "names separated by commas, or all"
 _VARIANT = _text("a name for the overrides, part of the run folder's name")
-_SIDE = _text("a run folder, or preset/task/model[+variant]")
-_IMPORT = {"import": _list("your module or .py file", dest="imports", metavar="MODULE")}
+_SIDE = _text("a run folder, or preset/task/model[+variant]", kind=_named)
+_IMPORT = {
+    "import": _list("your module or .py file", dest="imports", type=_named, metavar="MODULE")
+}
 _GIN_DIR = {
-    "gin_dir": _list("a folder with your gin files", dest="gin_dirs", type=Path, metavar="FOLDER")
+    "gin_dir": _list(
+        "a folder with your gin files", dest="gin_dirs", type=disk.path, metavar="FOLDER"
+    )
 }
 _SHARED = {
     "run": {"run": _folder("a run folder", required=True), **_IMPORT},
@@ -142,7 +155,7 @@ _SHARED = {
     "runs": {"runs": _folder("folder of all runs (default: runs)", "runs")},
     "results": {"results": _folder("folder of more results (default: results)", "results")},
     "data": {"data": _folder("folder of the prepared sets (default: data)", "data")},
-    "source": {"source": _text("the raw files: a folder, a file or a URL")},
+    "source": {"source": _text("the raw files: a folder, a file or a URL", kind=_named)},
     "out": {"out": _folder("the folder to write (default: reports)", "reports")},
     "shape": {
         "tokens": _number("tokens per batch, the same at all lengths", 0),
@@ -204,6 +217,7 @@ _ONE_RUN = {
 }
 _INIT = _text(
     "start from the encoder of this pre-trained run; auto: the run with the same options",
+    kind=_named,
     metavar="RUN",
 )
 _ITS_DATA = _folder("folder of the prepared data sets (default: the one that the run names)")
@@ -482,7 +496,7 @@ def _span(args) -> None:
     print(f"wrote {args.run / 'attention_span.json'}")
 
 
-@_verb("run", FILE=_text("default: standard input", kind=Path, nargs="*"))
+@_verb("run", FILE=_text("default: standard input", kind=disk.path, nargs="*"))
 def _predict(args) -> None:
     """Classifies your own texts, images or expressions.
 
@@ -534,7 +548,7 @@ def _export(args) -> None:
     "outside",
     data=_ITS_DATA,
     replay=_number("repeat this number of initial training steps and compare the losses", 0),
-    PATH=_text("a run folder, an export, or a folder of results", kind=Path, nargs="+"),
+    PATH=_text("a run folder, an export, or a folder of results", kind=disk.path, nargs="+"),
 )
 def _verify(args) -> int:
     """Checks results: a row for each run, a column for each check; exit code 1 if any fails.
@@ -561,7 +575,9 @@ def _verify(args) -> int:
 
 @_verb(
     "bindings outside runs data source",
-    sweep=_text(f"{', '.join(config.known('sweeps'))}, or your own file", metavar="FILE"),
+    sweep=_text(
+        f"{', '.join(config.known('sweeps'))}, or your own file", kind=_named, metavar="FILE"
+    ),
     task=_text(f"{_NAMES} six of LRA"),
     models=_text(f"{_NAMES}; default: transformer,linear,fnet,performer"),
     preset=_text("default: paper"),
@@ -577,6 +593,7 @@ def _verify(args) -> int:
     init=_text(
         "start every trial from this pre-trained run; auto: from the run with the same task, "
         "model, preset, seed and --set",
+        kind=_named,
         metavar="RUN",
     ),
     name=_text("the sweep's name; --name alone resumes that sweep"),

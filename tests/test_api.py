@@ -5,6 +5,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,6 +92,8 @@ def test_both_stages_of_pretraining_are_the_commands(parity):
         ({"seed": -1}, "^seed expects a whole number from 0"),
         ({"seed": True}, "^seed expects a whole number from 0 to 4294967295, got True"),
         ({"set": {"MIXERS": ["@Fourier", ("@No",), None]}}, r"=\[@Fourier, \(@No,\), None\]"),
+        ({"runs": None}, "^expected a path .* got None"),
+        ({"imports": 3}, "^expected a path .* got 3"),
         ({"model": None}, "expect a name of letters, digits, .* got None"),
         ({"task": 3}, "expect a name of letters, digits, .* got 3"),
     ],
@@ -98,6 +101,35 @@ def test_both_stages_of_pretraining_are_the_commands(parity):
 def test_a_mistake_is_a_user_error(outside, options, words):
     with pytest.raises(UserError, match=words):
         lra_fnet.train(**{"task": "listops", "model": "fnet", "preset": "cpu", **options})
+
+
+class Frame:
+    """What is used of a pandas data frame."""
+
+    columns = ("label", "text")
+
+    def to_csv(self, index):
+        return "label,text\n" + "".join(f"{i % 2},row {i}\n" for i in range(40)) * (not index)
+
+
+def test_a_source_may_be_files_or_tables_in_memory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "test.csv").write_text("label,text\n1,a\n0,b\n")
+    for source in (
+        {"train": Frame(), "test": "~/test.csv"},
+        {"train": [Frame()], "test": ["test.csv"]},
+    ):
+        for split, rows in (("test", 2), ("train", 36)):
+            arrays = lra_fnet.load("csv", split, source=source, data_dir="~/lra")
+            assert len(arrays.labels) == rows
+    assert (tmp_path / "lra/lra_csv").is_dir()
+    (tmp_path / "train.csv").write_text(Frame().to_csv(index=False))
+    files = ["train.csv", Path("test.csv")]
+    assert len(lra_fnet.load("csv", "test", source=files, data_dir="other").labels) == 2
+    for source in (5, [5], {"train": None}, ["absent.csv"]):
+        with pytest.raises(UserError):
+            lra_fnet.load("csv", "test", source=source, data_dir="other")
 
 
 def test_what_is_no_run_is_refused_with_one_line():

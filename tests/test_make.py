@@ -126,6 +126,29 @@ def test_two_installations_at_once_do_not_mix(tmp_path):
     assert sum("waiting for another installation" in text for text in said) == 1
 
 
+def test_only_pips_settings_of_sources_hold(tmp_path):
+    """Those of a user, a target or hashes make no sense in the project's own environment."""
+    python = tmp_path / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    kept = "global.find-links='/my wheels'\\nglobal.user='yes'\\n:env:.index-url='https://mine/x'"
+    python.write_text(
+        f'#!/bin/sh\ncase $4 in list) printf "{kept}\\n";; -q) env >{tmp_path}/calls;; esac\n'
+    )
+    python.chmod(0o755)
+    facts = b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
+    key = subprocess.run("cksum", input=facts, capture_output=True).stdout.decode().strip()
+    version = ".".join(map(str, sys.version_info[:2]))
+    (tmp_path / "venv/.installed").write_text(f"{version} {key}\n")
+    command = ["launch/install.sh", tmp_path / "venv", sys.executable, ""]
+    settings = {"PATH": "/usr/bin:/bin", "PIP_USER": "1", "PIP_TARGET": "x"}
+    subprocess.run(command, cwd=ROOT, env=settings, check=True)
+    found = dict(line.split("=", 1) for line in (tmp_path / "calls").read_text().splitlines())
+    mine = {name: value for name, value in found.items() if name.startswith("PIP_")}
+    assert mine["PIP_INDEX_URL"] == "https://mine/x"
+    assert mine["PIP_FIND_LINKS"] == "/my wheels"
+    assert not {"PIP_USER", "PIP_TARGET"} & mine.keys()
+
+
 def test_a_folder_that_make_did_not_make_is_not_deleted(tmp_path):
     work = tmp_path / "venv" / "work.txt"
     work.parent.mkdir()

@@ -24,6 +24,7 @@ from lra_fnet.config.gin_files import (
     GinText,
     about,
     changes,
+    expanded,
     known,
     lengths,
     sweep,

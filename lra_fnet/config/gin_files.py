@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ GIN_DIR = next(d / "gin" for d in _PLACES if (d / "gin/base.gin").is_file())
 
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
 _MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
+_INCLUDE = re.compile(r"""include\s+(["'])(.+)\1""")
 _SCOPE = re.compile(r"((?:\w+/)+)\w")
 # What an unknown name may lack: the end of an error message.
 YOURS = "yours needs its gin file: --gin-dir FOLDER"
@@ -125,9 +126,42 @@ def texts(
     paths = [path for name in _order(task, model, preset) if (path := _find(name, dirs))]
     scopes = {*known("tasks", dirs), *known("models", dirs), "pretrain"}
     run = {task, model, *(["pretrain"] if denoise else [])}
-    pairs = [_split(disk.read_text(path), run, scopes) for path in paths]
-    where = [str(path).replace(f"{GIN_DIR}/", "gin/") for path in paths]
-    return [GinText(w, pair[i]) for i in (0, 1) for w, pair in zip(where, pairs, strict=True)]
+    parts = [part for path in paths for part in expanded(path, dirs)]
+    pairs = [_split(text, run, scopes) for _, text in parts]
+    return [
+        GinText(part.where.replace(f"{GIN_DIR}/", "gin/"), pair[i])
+        for i in (0, 1)
+        for part, pair in zip(parts, pairs, strict=True)
+    ]
+
+
+def expanded(path: Path, dirs: Sequence[Path] = (), by: Sequence[Path] = ()) -> Iterator[GinText]:
+    """Yields the text of a gin file in parts, with those of the files that it includes in between.
+
+    A file that is included lies beside the including one, in `dirs`, or is a shipped one. Every
+    line keeps its number.
+
+    Args:
+      path: the file.
+      dirs: folders with more gin files.
+      by: the files that include it, outermost first.
+
+    Raises:
+      UserError: a file cannot be read, is not there, or includes itself.
+    """
+    waiting: list[str] = []
+    for number, line in enumerate(disk.read_text(path).splitlines(), start=1):
+        if (match := _INCLUDE.match(line)) is None:
+            waiting.append(line)
+            continue
+        inner = _find(match[2], (path.parent, *dirs))
+        if inner is None or inner in (*by, path):
+            problem = "a file beside it, in --gin-dir or shipped" if inner is None else "no circle"
+            raise UserError(f"{path}, line {number}: {line.strip()} expects {problem}: correct it")
+        yield GinText(str(path), "\n".join(waiting))
+        yield from expanded(inner, dirs, (*by, path))
+        waiting = [""] * number
+    yield GinText(str(path), "\n".join(waiting))
 
 
 def changes(task: str, model: str, preset: str, dirs: Sequence[Path]) -> dict[str, str]:
@@ -140,7 +174,7 @@ def changes(task: str, model: str, preset: str, dirs: Sequence[Path]) -> dict[st
     shipped = all((GIN_DIR / names[i]).exists() for i in (1, 2, 4))
     found = {name: path for name in names if (path := _find(name, dirs))}
     return {
-        name: disk.read_text(path)
+        name: "\n".join(part.text for part in expanded(path, dirs))
         for name, path in found.items()
         if path != GIN_DIR / name and (shipped or (GIN_DIR / name).is_file())
     }

@@ -10,18 +10,32 @@ import gin
 from lra_fnet.config import schedule
 from lra_fnet.config.bindings import normalise
 from lra_fnet.config.gin_files import GinText
-from lra_fnet.config.parsing import bound_in, bound_names, parse
+from lra_fnet.config.parsing import bound_in, bound_names, parse, restore_state, saved_state
 from lra_fnet.config.user_code import import_modules
 from lra_fnet.errors import UserError, unknown
 
 _lock = threading.RLock()
+_inside = False  # the block of an outer `alone`
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Lets one thread at a time use gin, which has one config per process. Also a decorator."""
+    """Lets one thread at a time use gin, which has one config per process. Also a decorator.
+
+    In the end gin has the config again that the program around this package gave it.
+    """
+    global _inside
     with _lock:
-        yield
+        if _inside:
+            yield
+            return
+        held, locked = saved_state(), gin.config_is_locked()
+        _inside = True
+        try:
+            yield
+        finally:
+            _inside = False
+            restore_state(held, locked=locked)
 
 
 def load(

@@ -77,12 +77,53 @@ def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
     return None if remote is not None and remote.name == name else url
 
 
-def is_url(source: str | Path | None) -> bool:
+def given(source: Any, folder: Path) -> str | None:
+    """Returns the path or URL of a source that a program names.
+
+    Several files, a table in memory, or a dict of these by split become a folder below `folder`, of
+    links and tables.
+
+    Raises:
+        UserError: it is none of these, or there is no such file.
+    """
+    if source is None:
+        return None
+    if isinstance(source, str | os.PathLike):
+        return str(source) if is_url(source) else str(disk.path(source))
+    files: dict[str, str | Path] = {}
+    for split, some in source.items() if isinstance(source, Mapping) else [("", source)]:
+        for one in some if isinstance(some, list | tuple) else [some]:
+            if hasattr(one, "columns") and hasattr(one, "to_csv"):  # a data frame of pandas
+                files[f"{split}/table{len(files)}.csv"] = one.to_csv(index=False)
+            elif isinstance(one, str | os.PathLike):
+                check_exists(path := disk.path(one).absolute())
+                name = split if split and path.is_dir() else f"{split}/{path.name}"
+                files[name if name not in files else f"{split}/{len(files)}/{path.name}"] = path
+            else:
+                raise UserError(
+                    "source expects a path, a URL, a list of files, a data frame with the columns "
+                    f"label and text, or a dict of these by split, got {type(one).__name__}"
+                )
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
+    target = folder / "given" / digest
+    if not target.exists():
+        with disk.writable(target, "data_dir"), disk.partial(target) as part:
+            for name, content in files.items():
+                place = part / name.lstrip("/")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if isinstance(content, Path):
+                    place.symlink_to(content)
+                else:
+                    place.write_text(content, "utf-8")
+    return str(target)
+
+
+def is_url(source: Any) -> bool:
     """Returns whether a source is a URL, also one that a Path has changed."""
     return "://" in _url(source)
 
 
-def _url(source: str | Path | None) -> str:
+def _url(source: Any) -> str:
     """Returns a source as a URL, with letters outside ASCII and spaces percent-encoded."""
     url = re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
     return urllib.parse.quote(url, safe=string.printable.strip()) if "://" in url else url

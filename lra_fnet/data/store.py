@@ -324,16 +324,9 @@ def verify(prepared: Prepared) -> None:
     """
     task, folder = prepared.task, prepared.folder
     with Bar(f"verifying {task.name}/{task.config}", sum(prepared.rows.values())) as progress:
-        for split, facts in prepared.splits.items():
-            tally = Tally(task.num_classes)
-            for texts, label in read(prepared, split):
-                tally.add(texts, label)
+        for split in prepared.splits:
+            for _ in read(prepared, split):
                 progress.step()
-            if tally.summary() != facts:
-                command = again(task, folder.parents[2])
-                raise UserError(
-                    f"{folder}: split {split} has other rows than were written: {command}"
-                )
     for name in (read_fingerprint(folder) or {}).get("contents", {}):
         read_file(prepared, name)
     _compare_with_expected(task, prepared.splits, generated=prepared.generated, warn=True)
@@ -514,8 +507,8 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
     """Yields (texts, label) for every record of a split, in order.
 
     Raises:
-        UserError: naming file and split, if a record cannot be read or rows are missing; if the
-            folder holds another set than `prepared`.
+        UserError: naming file and split, if a record cannot be read, or the rows are not those that
+            were written; if the folder holds another set than `prepared`.
     """
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
@@ -527,7 +520,7 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
     dtype = prepared.task.value_dtype
     parse = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
     path = folder = prepared.folder
-    rows, seen = prepared.rows[split], 0
+    rows, tally = prepared.rows[split], Tally(prepared.task.num_classes)
     longest = prepared.splits[split]["lengths"]["max"] * dtype.itemsize * prepared.task.num_inputs
     batch = max(1, min(_BATCH, _BATCH_BYTES // longest))
     keys = _features(prepared.task.num_inputs)
@@ -542,17 +535,21 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
                         columns = parse(record).features.feature
                         texts = (columns[key].bytes_list.value[0] for key in keys)
                         label = columns["label"].int64_list.value[0]
-                        seen += 1
-                        yield tuple(np.frombuffer(text, dtype) for text in texts), label
-        if seen != rows:
+                        row = tuple(np.frombuffer(text, dtype) for text in texts)
+                        tally.add(row, label)
+                        yield row, label
+        if tally.rows != rows:
             raise ValueError("the files end here")
+        if tally.summary() != prepared.splits[split]:
+            command = again(prepared.task, folder.parents[2])
+            raise UserError(f"{folder}: split {split} has other rows than were written: {command}")
         _check_same(prepared)
     except UserError:
         raise
     except Exception as error:  # Riegeli, protobuf and TFDS all raise different types
         _check_same(prepared)
         raise UserError(
-            f"{path}: split {split} cannot be read after {seen} of {rows} rows "
+            f"{path}: split {split} cannot be read after {tally.rows} of {rows} rows "
             f"({one_line(error, 100)}): delete {folder} and run the same command again"
         ) from error
 

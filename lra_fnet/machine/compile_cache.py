@@ -20,6 +20,7 @@ def use() -> None:
     off, as for any program that uses JAX.
     """
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(disk.user_cache() / "jax")
+    folder = os.path.expanduser(folder)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
     # JAX compiles again what another process is writing, or was killed while it wrote.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")

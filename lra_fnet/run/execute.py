@@ -76,18 +76,15 @@ def run(job: Job) -> Record:
             if result.score("test") or not job.test:
                 return result
             return evaluate.score_run(job.folder, imports, job.data)
-        saved = hosts.first() and checkpoint.exists(job.folder)
+        saved = hosts.first() and not job.force and checkpoint.exists(job.folder)
         # An older run.json counts if there is a checkpoint: otherwise all decisions are made anew.
         before = jobs.read(job.folder) if saved else None
         if hosts.first():
             for one in {type(one): one for one in experiment.model.encoder.mixers}.values():
                 if before is None and not type(one).__module__.startswith("lra_fnet."):
                     testing.check_padding(one)
-            with disk.writable(job.folder):
-                disk.replace(job.folder / "config.gin", experiment.config)
-                (job.folder / "result.json").unlink(missing_ok=True)
         resolved = hosts.agree(dict(before.resolved) if before else {})
-        hosts.check_shared(job.folder / "config.gin")
+        hosts.check_shared(job.folder / ".lock")
         with fastest.decisions(resolved):
             return evaluate.record(job.folder, _train(asked, before))
 
@@ -122,14 +119,13 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
 
 
 def _held(asked: Asked) -> Record | None:
-    """Returns the record if the folder holds the complete run; moves the folder aside if forced.
+    """Returns the record if the folder holds the complete run and is not forced to train again.
 
     Raises:
       UserError: the folder holds another run, or a part of one that cannot go on.
     """
     job, experiment, folder = asked.job, asked.experiment, asked.job.folder
-    if job.force and any(path.name != ".lock" for path in folder.iterdir()):
-        progress.say(f"--force: the old run is now {jobs.move_aside(folder)}")
+    if job.force:
         return None
     begun, result = jobs.read(folder), results.read(folder)
     complete = result if result and result.complete else None
@@ -160,19 +156,28 @@ def _held(asked: Asked) -> Record | None:
 def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
     """Trains and evaluates; returns the object of result.json.
 
+    With --force the old run stays in its folder until the new one has made a step.
+
     Args:
       asked: the run.
       before: the run.json of the processes that have trained it.
     """
     job, experiment, data, start = asked.job, asked.experiment, asked.data, asked.start
+    old = job.force and any(path.name != ".lock" for path in job.folder.iterdir())
+    loop = moved = None
     try:
         train, validation = map(data.arrays, experiment.task.splits[:2])
         variables = start and start.variables
-        loop = Loop(experiment, train, validation, job.folder, job.seed, start=variables)
+        again = {"start": variables, "afresh": job.force}
+        loop = Loop(experiment, train, validation, job.folder, job.seed, **again)
         here = provenance.of_process()
         earlier = before.processes if before and loop.step else ()
         earlier = earlier[:-1] if earlier[-1:] == (here,) else earlier
         if hosts.first():  # before the first step
+            moved = jobs.move_aside(job.folder) if old else None
+            with disk.writable(job.folder):
+                disk.replace(job.folder / "config.gin", experiment.config)
+                (job.folder / "result.json").unlink(missing_ok=True)
             facts = {
                 "data_sha256": data.fingerprint,
                 "config": experiment.config,
@@ -193,6 +198,8 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
         result = evaluate.finish(loop, data, asked.identity, test=job.test)
         return result | {"earlier": [dataclasses.asdict(one) for one in earlier]}
     except Interrupted:
+        if old and not (loop and loop.step):
+            raise
         where = " (each process its own)" if jax.process_count() > 1 else ""
         progress.say(f"saved; to resume{where}: {terminal.command(job.command())}")
         raise
@@ -202,7 +209,14 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
                 raise
             cure = "set a smaller Run.microbatch or Encoder.remat=True, or choose a blockwise mixer"
             error = RunFailed(f"{problem}: {cure}", "OOM")
+        if old and not (loop and loop.step):
+            raise error from None
         facts = evaluate.facts(error.state, asked.identity, experiment, data)
         facts |= {"step": error.step, "closed": not job.test}
         evaluate.record(job.folder, facts)
         raise error from None
+    finally:
+        if moved and loop and loop.step:
+            progress.say(f"--force: the old run is now {moved}")
+        elif moved:
+            jobs.move_back(moved, job.folder)

@@ -138,6 +138,7 @@ class Job:
             words += [word for value in values for word in (option, str(value))]
         return words + ["--no-test"] * (not (self.test or self.denoise))
 
+    @config.alone()
     def settings(self) -> terminal.Fitted:
         """Returns the table of the settings, and what binds each, under folder and size.
 
@@ -225,7 +226,7 @@ def read(folder: Path) -> Begun | None:
         begun = typed_json.build(Begun, value, runs=runs)
     except ValueError as error:
         raise UserError(f"{file}: {error}; {RESTORE}") from None
-    moved = not begun.data.expanduser().exists()
+    moved = not begun.data.exists()
     if moved and Job.data.exists():  # with the runs
         begun = dataclasses.replace(begun, data=Job.data)
     vars(begun)["variant"] = value.get("variant")  # gin files may have changed since
@@ -326,3 +327,14 @@ def move_aside(folder: Path) -> Path:
             if path.name != ".lock":
                 path.rename(target / path.name)
     return target
+
+
+def move_back(moved: Path, folder: Path) -> None:
+    """Undoes `move_aside`; what the folder holds by now is removed."""
+    with disk.writable(folder):
+        for path in folder.iterdir():
+            if path.name != ".lock":
+                disk.remove(path)
+        for path in sorted(moved.iterdir(), key=lambda path: path.name == "result.json"):
+            path.rename(folder / path.name)
+        moved.rmdir()

@@ -156,8 +156,10 @@ class TrainedRun:
         input's logits do not depend on the other inputs.
 
         Raises:
-          UserError: an input does not fit the task, or the run is one of `lra-fnet pretrain`.
+          UserError: an input does not fit the task, or the run is one of `lra-fnet pretrain`; see
+            `device.require`.
         """
+        device.require()  # again: the process may have been forked since
         if self.result.denoise:
             raise _no_classes(self.folder)
         values, lengths = self._padded(inputs)
@@ -185,6 +187,8 @@ class TrainedRun:
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Returns values and lengths as a split in memory has them (`tasks.Arrays`)."""
+        if hasattr(inputs, "to_list"):  # a column of a data frame
+            inputs = inputs.to_list()  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(inputs, str | bytes) or not isinstance(inputs, Sequence | np.ndarray):
             got = reprlib.repr(inputs)
             raise UserError(f"expected a list of inputs, got {got}: put it into a list")
@@ -224,9 +228,9 @@ def load_run(
 ) -> TrainedRun:
     """Returns the trained model of a run folder, or of one that `lra-fnet export` wrote.
 
-    The folder is not changed, and the run's data is not needed. Clears gin's bindings. The folder
-    may be a stranger's: nothing that it names is run, except this package. A line on standard error
-    says so if a file of `imports` has changed since the run was trained.
+    The folder is not changed, and the run's data is not needed. The folder may be a stranger's:
+    nothing that it names is run, except this package. A line on standard error says so if a file of
+    `imports` has changed since the run was trained.
 
     Args:
       folder: a run folder, or an exported one.
@@ -298,8 +302,6 @@ class Start(NamedTuple):
 
 def open_pretrained(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) -> Start:
     """Reads the best checkpoint of a pre-trained run for an experiment that begins from it.
-
-    Clears gin's bindings.
 
     Args:
       folder: of a complete run of `lra-fnet pretrain`.

@@ -131,7 +131,8 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
         see Sweep.checked.
     """
     if file is not None:
-        config.load([config.GinText(str(file), disk.read_text(file))])
+        text = "\n".join(part.text for part in config.expanded(file))
+        config.load([config.GinText(str(file), text)])
     sweep = Sweep()
     if unread := config.unread_bindings():
         raise UserError(f"{file}: a sweep does not read {', '.join(unread)}")

@@ -62,7 +62,7 @@ class History:
 class Loop:
     """Trains one experiment in its run folder, from the newest checkpoint if there is one.
 
-    `start` is that of `step.initial_state`.
+    `start` is that of `step.initial_state`. With `afresh`, it reads no checkpoint.
     """
 
     program: Program  # absent if no step is left
@@ -76,6 +76,7 @@ class Loop:
         seed: int,
         *,
         start: dict | None = None,
+        afresh: bool = False,
     ):
         self.experiment, self.run = experiment, experiment.run
         self.arrays, self.validation = train, validation
@@ -84,7 +85,7 @@ class Loop:
         self.compiled = "nothing to compile"  # how long the update took
         self.score = make_scorer(experiment.objective, self.run.eval_batch_size, mesh)
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
-        saved = self.checkpoints.newest()
+        saved = None if afresh else self.checkpoints.newest()
         self.step = saved.step if saved else 0
         if self.step < self.run.num_steps:
             batches = jax.eval_shape(lambda: self.batches(0, 1))

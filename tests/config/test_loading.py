@@ -2,6 +2,7 @@
 
 import concurrent.futures
 
+import gin
 import pytest
 from paths import EXAMPLES
 
@@ -126,6 +127,18 @@ def test_a_strangers_config_runs_no_code_of_its_own(tmp_path):
     for line in ("import strange_code", "include 'strange.gin'"):
         with pytest.raises(config.OutsideCode, match="strange"):
             experiment.restore(f"{line}\n{stored}")
+
+
+def test_a_program_that_uses_gin_has_its_own_bindings_afterwards():
+    gin.parse_config("Run.num_steps = 7")
+    gin.finalize()
+    try:
+        stored = load("Run.num_steps=9").config
+        assert experiment.restore(stored).run.num_steps == 9
+        assert gin.config_is_locked()
+        assert gin.query_parameter("Run.num_steps") == 7
+    finally:
+        gin.clear_config()
 
 
 def test_threads_build_their_own_settings():

@@ -93,6 +93,26 @@ def test_scopes_of_a_run_follow_all_other_bindings_at_their_lines(write):
     assert lines("listops", "mega")[1] == {2: "Encoder.dim = 1", 3: "Encoder.dim = 2"}
 
 
+def test_a_file_may_include_others(write):
+    write("models/part.gin", "linear/Linear.init = 'x'\nFourier.method = 'rfft'\n")
+    lines = ["# Mine.", "include 'part.gin'", "MIXERS = @Fourier", "include 'models/fnet.gin'"]
+    folders = write("models/mine.gin", "\n".join(lines))
+    texts = config.texts("listops", "mine", "cpu", folders)
+    parts = [(where.rpartition("/")[2], text) for where, text in texts if "models/" in where]
+    assert [name for name, text in parts if text.strip()] == [
+        "mine.gin",
+        "part.gin",
+        "mine.gin",
+        "fnet.gin",
+    ]
+    assert parts[2][1] == "\n\nMIXERS = @Fourier"
+    assert experiment.load("listops", "mine", "cpu", gin_dirs=folders)
+    for line in ("include 'no.gin'", "include 'mine.gin'"):
+        write("models/mine.gin", f"\n{line}")
+        with pytest.raises(UserError, match=rf"mine\.gin, line 2: {line}"):
+            experiment.load("listops", "mine", "cpu", gin_dirs=folders)
+
+
 def test_a_scope_wins_over_other_files_and_an_override_over_it(write):
     folders = write("presets/cpu/base.gin", (config.GIN_DIR / "presets/cpu/base.gin").read_text())
     with open(folders[0] / "presets/cpu/base.gin", "a") as file:

@@ -22,6 +22,16 @@ def test_settings_of_jax_that_a_run_does_not_take_are_refused():
         finally:
             jax.config.update(name, before)
     device.require()
+    with jax.transfer_guard("disallow"), pytest.raises(UserError, match="JAX_TRANSFER_GUARD"):
+        device.require()
+
+
+def test_a_process_forked_from_one_that_uses_jax_is_refused(monkeypatch):
+    """It would hang."""
+    device.require()
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(UserError, match="spawn"):
+        device.require()
 
 
 def test_precision_of_products_is_recorded():

@@ -87,6 +87,20 @@ def test_complete_run_is_trained_again_only_with_force(train, tmp_path):
     assert "sha256" in train()[1]  # it was edited
 
 
+@pytest.mark.parametrize("where", ["training.loop.Loop.__init__", "training.loop.Loop.__call__"])
+def test_a_run_stays_if_its_successor_cannot_start(train, tmp_path, monkeypatch, where):
+    train()
+    runs = tmp_path / "runs"
+    before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+
+    def refuse(*_, **__):
+        raise UserError("refused")
+
+    monkeypatch.setattr(f"lra_fnet.{where}", refuse)
+    assert train("--force")[0] == 2
+    assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
+
+
 def test_a_folder_that_is_moved_aside_stays_locked(tmp_path):
     """Otherwise another process could begin the run while --force begins it again."""
     folder = tmp_path / "seed0"
