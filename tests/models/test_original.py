@@ -215,6 +215,34 @@ def test_conversion_there_and_back_is_exact_and_complete(make, cls):
     assert all((back[name] == state[name]).all() for name in state)
 
 
+HEADS = {
+    "FNetForSequenceClassification": {"classifier.weight": (3, 6), "classifier.bias": (3,)},
+    "FNetForMaskedLM": {"cls.predictions.bias": (12,), "cls.predictions.decoder.weight": (12, 6)},
+    "FNetForNextSentencePrediction": {"cls.seq_relationship.weight": (2, 6)},
+    "FNetModel": {},
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("pooler", [True, False])
+def test_the_encoder_of_any_class_is_taken_and_its_head_is_named(kind, pooler, capsys):
+    heads, whole = HEADS[kind], weights()
+    state = {name: w for name, w in whole.items() if pooler or not name.startswith("pooler")}
+    given = {f"fnet.{name}" if heads else name: w for name, w in state.items()}
+    given |= {name: np.ones(shape) for name, shape in heads.items()}
+    encoder, variables = convert.fnet_from_transformers(given, CONFIG)
+    said = capsys.readouterr().err.replace(",", "").split()
+    assert set(said) >= set(heads)
+    assert bool(said) == bool(heads)
+    assert encoder.pooling == ("tanh" if pooler else "first")
+    model, want = convert.fnet_from_transformers(whole, CONFIG)
+    got, want = (
+        one.apply(weights, IDS, MASK, train=False, types=TYPES, pooled=False)
+        for one, weights in ((encoder, variables), (model, want))
+    )
+    np.testing.assert_array_equal(got, want)
+
+
 def test_conversion_does_without_second_names_and_arrays_that_are_no_weights():
     """Older versions of that library list the numbers of the positions among the weights."""
     state = pretraining_weights()
