@@ -1,7 +1,8 @@
 """FNet's encoder for pre-training, and its weights to and from the `transformers` library.
 
 Neither that library nor PyTorch is imported: read the weights of an FNet of any class with
-`model.state_dict()` and `.numpy()`, its configuration with `config.to_dict()`. The ids are those of that library's tokenizer.
+`model.state_dict()` and `.numpy()`, its configuration with `config.to_dict()`. The ids are those of
+that library's tokenizer.
 """
 
 import functools

@@ -58,6 +58,23 @@ def runs(records: Sequence[Record], readings: Mapping[str, int]) -> str:
     )
 
 
+def confusion(records: Sequence[Record]) -> str:
+    """Returns one line per run, label and answer that some test rows of the best step have."""
+    return _csv(
+        {
+            "folder": run.folder,
+            "label": run.class_name(label),
+            "answer": run.class_name(answer),
+            "rows": rows,
+        }
+        for run in records
+        if (score := run.score("test")) and score.confusion
+        for label, answers in enumerate(score.confusion)
+        for answer, rows in enumerate(answers)
+        if rows
+    )
+
+
 def _csv(rows: Iterable[dict[str, Any]]) -> str:
     """Returns CSV with a header.
 
