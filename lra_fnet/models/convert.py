@@ -58,7 +58,8 @@ def fnet_encoder(mixers, *, dim: int, norm_epsilon: float = 1e-12, **settings) -
     """
     sizes = {"dim": dim, "qkv_dim": dim, "norm_epsilon": norm_epsilon}
     fixed = {"attention_dropout": 0.0, "positions": "learned", "dtype": "float32", "remat": False}
-    return Encoder(mixers=mixers, parent=None, **(ORIGINAL | fixed | sizes | settings))
+    fields: dict[str, Any] = {**ORIGINAL, **fixed, **sizes, **settings}
+    return Encoder(mixers=mixers, parent=None, **fields)
 
 
 def fnet_from_transformers(

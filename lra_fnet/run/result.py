@@ -271,10 +271,6 @@ class Record(Process):
         names = next((self.setting(name) for name in self.bound if name.endswith(".labels")), None)
         return tuple(map(str, names or ()))
 
-    def class_name(self, label: int) -> str:
-        """Returns the name of a class, or its number if the config has no names."""
-        return self.classes[label] if self.classes else str(label)
-
     @property
     def label(self) -> str:
         """preset/task/name: what its seeds share."""

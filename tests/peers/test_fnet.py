@@ -61,15 +61,11 @@ def assert_close(got, want, tolerance):
 
 @pytest.mark.parametrize("head", ["SequenceClassification", "MaskedLM", "TokenClassification"])
 def test_the_encoder_of_any_class_has_the_hidden_states_of_transformers(head):
-    model = random(getattr(transformers, f"FNetFor{head}"))
-    _, ids, types = model_and_inputs(13)
+    model, (_, ids, types) = random(getattr(transformers, f"FNetFor{head}")), model_and_inputs(13)
     _, encoder, variables = converted(model)
-    ids, types = (torch.from_numpy(a).long() for a in (ids, types))
-    want = model.fnet.double()(input_ids=ids, token_type_ids=types).last_hidden_state
-    given = {"types": types.numpy(), "pooled": False}
-    mask = np.ones(ids.shape, bool)
-    got = encoder.apply(variables, ids.numpy(), mask, train=False, **given)
-    assert_close(got, want, 1e-5)
+    inputs = {"ids": ids, "mask": np.ones_like(ids, bool), "types": types}
+    got = encoder.apply(variables, **inputs, train=False, pooled=False)
+    assert_close(got, by_torch(model.fnet.double(), ids, types)[0], 1e-5)
 
 
 @pytest.mark.parametrize("length", [13, 12, 1])

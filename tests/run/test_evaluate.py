@@ -62,13 +62,10 @@ def test_training_rows_are_scored_evenly_spread_and_as_many_as_validation_has(fo
 
 def test_rows_of_test_are_counted_by_label_and_answer(folders):
     run = lra_fnet.load_run(folders["transformer"], "last")
-    rows = run.data().arrays("test")
-    logits = run.model.apply(
-        run.variables, *run.task.tokens(rows.values, rows.lengths), train=False
-    )
-    want = [[0] * run.task.num_classes for _ in range(run.task.num_classes)]
-    for label, answer in zip(rows.labels, np.asarray(logits).argmax(-1), strict=True):
-        want[label][answer] += 1
+    rows, classes = run.data().arrays("test"), range(run.task.num_classes)
+    batch = run.task.tokens(rows.values, rows.lengths)
+    answers = np.asarray(run.model.apply(run.variables, *batch, train=False)).argmax(-1)
+    want = [[sum((rows.labels == y) & (answers == a)) for a in classes] for y in classes]
     result = disk.read_json(folders["transformer"] / "result.json")
     assert result["test"]["last"]["confusion"] == want
     assert "confusion" not in result["validation"]["last"]

@@ -56,7 +56,6 @@ def with_confusion(*rows):
         (with_confusion([400, 1600], [-200, 200]), "confusion"),
         (with_confusion([600, 1400, 0], [0, 0, 0]), "confusion"),
         (with_confusion([600, 1400], [0]), "inhomogeneous"),
-        (with_confusion(), "confusion"),
         (a_result(device={"name": "x"}), "device.platform"),
         (a_result(overrides=["Run.num_steps=1"]), "variant"),
         (a_result(model="../x"), "'../x'"),

@@ -60,10 +60,11 @@ def recalls(run: Record) -> list[str]:
     All in %, and of many classes the ten of lowest recall; nothing if they were not recorded.
     """
     score = run.score("test")
-    if not (score and score.recall):
+    if not (score and score.confusion):
         return []
+    classes = run.classes or range(len(score.confusion))
     lowest = sorted(score.recall.items(), key=lambda item: item[1])
-    words = [f"{run.class_name(label)} {recall:.2f}" for label, recall in lowest[:10]]
+    words = [f"{classes[label]} {recall:.2f}" for label, recall in lowest[:10]]
     words += [f"{len(lowest) - 10} more above"] * (len(lowest) > 10)
     balanced = statistics.fmean(score.recall.values())
     return [f"{balanced:.2f}", f"{100 / len(lowest):.2f}", ", ".join(words)]

@@ -61,14 +61,10 @@ def runs(records: Sequence[Record], readings: Mapping[str, int]) -> str:
 def confusion(records: Sequence[Record]) -> str:
     """Returns one line per run, label and answer that some test rows of the best step have."""
     return _csv(
-        {
-            "folder": run.folder,
-            "label": run.class_name(label),
-            "answer": run.class_name(answer),
-            "rows": rows,
-        }
+        {"folder": run.folder, "label": names[label], "answer": names[answer], "rows": rows}
         for run in records
         if (score := run.score("test")) and score.confusion
+        for names in [run.classes or range(len(score.confusion))]
         for label, answers in enumerate(score.confusion)
         for answer, rows in enumerate(answers)
         if rows
