@@ -1,8 +1,8 @@
 """FNet's encoder for pre-training, and its weights to and from the `transformers` library.
 
-Neither that library nor PyTorch is imported: read the weights of an FNetModel or an
-FNetForPreTraining with `model.state_dict()` and `.numpy()`, its configuration with
-`config.to_dict()`. The ids are those of that library's tokenizer.
+Neither that library nor PyTorch is imported: read the weights of an FNet of any class with
+`model.state_dict()` and `.numpy()`, its configuration with `config.to_dict()`. The ids are those of
+that library's tokenizer.
 """
 
 import functools
@@ -16,6 +16,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from lra_fnet.errors import UserError
+from lra_fnet.machine import progress
 from lra_fnet.models.encoder import Encoder, variable_shapes
 from lra_fnet.models.heads import Pretrainer
 from lra_fnet.models.mixers.fourier import Fourier
@@ -39,6 +40,8 @@ HEADS = {  # those of a Pretrainer, except for its encoder
     "norm": "cls.predictions.transform.LayerNorm",
     "order": "cls.seq_relationship",
 }
+PRETRAINING = ("cls.predictions.", "cls.seq_relationship.")  # begin the names of its heads' weights
+FNET = "fnet."  # begins those of the encoder, except in an FNetModel
 BIAS, TABLE = "cls.predictions.bias", "fnet.embeddings.word_embeddings.weight"
 TIED = {"cls.predictions.decoder.weight": TABLE, "cls.predictions.decoder.bias": BIAS}
 ORIGINAL = {"inputs": "tokens", "embedding": "bert", "norm": "post", "pooling": "tanh"}
@@ -55,7 +58,8 @@ def fnet_encoder(mixers, *, dim: int, norm_epsilon: float = 1e-12, **settings) -
     """
     sizes = {"dim": dim, "qkv_dim": dim, "norm_epsilon": norm_epsilon}
     fixed = {"attention_dropout": 0.0, "positions": "learned", "dtype": "float32", "remat": False}
-    return Encoder(mixers=mixers, parent=None, **ORIGINAL, **fixed, **sizes, **settings)
+    fields: dict[str, Any] = {**ORIGINAL, **fixed, **sizes, **settings}
+    return Encoder(mixers=mixers, parent=None, **fields)
 
 
 def fnet_from_transformers(
@@ -63,9 +67,11 @@ def fnet_from_transformers(
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the model that computes the same as FNet in that library, and its variables.
 
-    An FNetModel becomes an `Encoder`: a call returns the pooled output; with `pooled=False` the
-    last hidden state. An FNetForPreTraining becomes a `Pretrainer`: a call returns its two kinds of
-    logits. In evaluation they are equal; in training the dropout draws different bits.
+    An FNetForPreTraining becomes a `Pretrainer`: a call returns its two kinds of logits. Any other
+    class becomes an `Encoder`: a call returns the pooled output, or the first hidden state if there
+    is no pooler; with `pooled=False` all hidden states. The weights of its head are left out, which
+    a line on standard error says. In evaluation the results are equal; in training the dropout
+    draws different bits.
 
     Args:
       state: the model's weights by name.
@@ -83,6 +89,12 @@ def fnet_from_transformers(
             f"the FNet must have hidden_act {' or '.join(GELU)}, got {config['hidden_act']!r}: "
             "only this form of GELU is implemented"
         )
+    pretraining = all(any(name.startswith(head) for name in state) for head in PRETRAINING)
+    within = {name: value for name, value in state.items() if name.startswith(FNET)}
+    if within and not pretraining:
+        if heads := sorted(state.keys() - within.keys()):
+            progress.say(f"the encoder alone, without the weights of the head: {', '.join(heads)}")
+        state = {name.removeprefix(FNET): value for name, value in within.items()}
     model: Any = fnet_encoder(
         functools.partial(Fourier, method="auto"),
         dim=config["hidden_size"],
@@ -94,10 +106,10 @@ def fnet_from_transformers(
         mlp_dim=config["intermediate_size"],
         num_layers=config["num_hidden_layers"],
         dropout=config["hidden_dropout_prob"],
+        pooling="tanh" if pretraining or f"{NAMES['pooler']}.weight" in state else "first",
     )
-    what = "an FNetModel with a pooler"
-    if any(name.startswith("fnet.") for name in state):
-        model, what = Pretrainer(model, 2), "an FNetForPreTraining"
+    if pretraining:
+        model = Pretrainer(model, 2)
         for name in TIED.keys() & state.keys():
             if not np.array_equal(state[name], state.get(TIED[name], ())):
                 raise UserError(
@@ -110,7 +122,7 @@ def fnet_from_transformers(
     paths = {_name(path): path for path in shapes}
     if wrong := sorted(set(paths) ^ set(state)):
         raise UserError(
-            f"the FNet's weights must be those of {what}, missing or unknown: "
+            "the weights must be those of an FNet of this configuration, missing or unknown: "
             f"{', '.join(wrong[:3])}{' ...' if wrong[3:] else ''}: take model.state_dict() of one"
         )
     params = {}

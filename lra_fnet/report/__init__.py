@@ -36,6 +36,7 @@ def write(report: Report, out_dir: str | Path) -> list[Path]:
         "report.md": markdown.everything(report),
         "accuracy.csv": csv.accuracy(report.tables),
         "runs.csv": csv.runs(report.runs, report.sources.readings),
+        **({"confusion.csv": counted} if (counted := csv.confusion(report.runs)).strip() else {}),
         **latex.files(report),
     }
     files = {Path(out_dir) / name: content for name, content in texts.items()}

@@ -39,6 +39,7 @@ class Score(Counts):
     correct_bits: str | None = dataclasses.field(default=None, repr=False)  # `counts.encode`
     constant: bool | None = None  # whether every row got the same answer; older results: None
     variation: float | None = None  # of the logits, see `score.variation`; older results: None
+    confusion: tuple[tuple[int, ...], ...] | None = None  # rows by label and answer, of test alone
     order_loss: float | None = None  # sentence order, summed over the rows: `objective.Pretrain`
     order_correct: int | None = None
     rows: int | None = None
@@ -46,6 +47,20 @@ class Score(Counts):
     def __post_init__(self):
         super().__post_init__()
         _ = self.right  # raises if the bits do not fit
+        if self.confusion is not None:
+            table, size = np.asarray(self.confusion), len(self.confusion)
+            sums = table.sum(), table.trace() if table.shape == (size, size) else None
+            if sums != (self.count, self.correct) or table.min() < 0:
+                raise ValueError(
+                    f"confusion: expected a square of {self.count} rows, {self.correct} of them "
+                    f"correct, got {table.shape} with {sums}"
+                )
+
+    @property
+    def recall(self) -> dict[int, float]:
+        """The accuracy in percent of each class that has rows; {} if that was not recorded."""
+        rows = {label: row for label, row in enumerate(self.confusion or ()) if any(row)}
+        return {label: 100 * row[label] / sum(row) for label, row in rows.items()}
 
     @property
     def mean_loss(self) -> float:
@@ -249,6 +264,12 @@ class Record(Process):
         """Of the training and of the run that it began from; None unless both are known."""
         before = self.init.wall_seconds if self.init else 0
         return None if self.wall_seconds is None or before is None else self.wall_seconds + before
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of the user's own rows, by label; () of other tasks."""
+        names = next((self.setting(name) for name in self.bound if name.endswith(".labels")), None)
+        return tuple(map(str, names or ()))
 
     @property
     def label(self) -> str:

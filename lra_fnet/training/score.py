@@ -13,6 +13,8 @@ from lra_fnet.training import pipeline
 from lra_fnet.training.slices import rows_at_once
 from lra_fnet.training.step import wait_for
 
+MOST_CLASSES = 100  # with counts by label and answer
+
 
 def outputs(objective: Objective, variables, batch):
     """Returns the objective's outputs without dropout, computed in slices (`rows_at_once`)."""
@@ -38,8 +40,9 @@ def make_scorer(
 
     The sums are `objective.Sums`, whose subclasses have more. If the outputs are logits, the result
     also has their "variation". With `bits=True` it has "correct_bits": which rows are right
-    (`counts.encode`). A third argument is called after each batch with the number of rows that are
-    scored; an exception that it raises ends the scoring.
+    (`counts.encode`) and, of logits of up to MOST_CLASSES classes, "confusion": the number of rows
+    by label and answer. A third argument is called after each batch with the number of rows that
+    are scored; an exception that it raises ends the scoring.
 
     Args:
       objective: the model and how its outputs are counted.
@@ -88,6 +91,10 @@ def make_scorer(
             result["variation"] = variation(logits)
         if bits:
             result["correct_bits"] = counts.encode(right)
+        if bits and logits is not None and logits.shape[1] <= MOST_CLASSES:
+            table = np.zeros((logits.shape[1],) * 2, np.int64)
+            np.add.at(table, (arrays.labels, logits.argmax(-1)), 1)
+            result["confusion"] = table.tolist()
         return result
 
     return score

@@ -92,6 +92,27 @@ def test_mixer_keeps_the_contract(cls, settings):
     check_mixer(cls, **settings)
 
 
+@pytest.mark.parametrize("model", config.known("models"))
+def test_short_texts_with_one_real_token_have_a_finite_gradient(model):
+    """Each mixer with its own block sizes, which are longer than the text."""
+    sizes = "Encoder.dim=4", "Encoder.qkv_dim=4", "Encoder.num_heads=2"
+    short, points = [], []
+    for length in (1, 2, 3, 5, 17):
+        made = experiment.load("listops", model, "cpu", (*sizes, f"MAX_LEN={length}"))
+        x, mask = normal(2, length, 4), np.arange(length)[None] < np.asarray([[1], [length]])
+        for mixer in dict.fromkeys(m.clone(layer=0) for m in made.model.encoder.mixers):
+            short.append((mixer, mask))
+            points.append((random_variables(mixer, x, mask), x))
+
+    def total(points):
+        for (mixer, mask), given in zip(short, points, strict=True):
+            y = mixer.apply(*given, mask, train=True, rngs={"dropout": new_key(1)})
+            yield (y * mask[..., None]).sum()
+
+    gradient = jax.jit(jax.grad(lambda points: sum(total(points))))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient(points)))
+
+
 @pytest.mark.parametrize(("cls", "settings"), ALL)
 def test_gradient_adds_in_a_fixed_order(cls, settings):
     """On a GPU a scatter adds in any order, so that no run could be repeated to the bit."""

@@ -215,6 +215,22 @@ def test_conversion_there_and_back_is_exact_and_complete(make, cls):
     assert all((back[name] == state[name]).all() for name in state)
 
 
+HEADS = ["classifier.bias", "cls.predictions.bias", "cls.seq_relationship.bias"]
+
+
+@pytest.mark.parametrize(("head", "pooler"), [*((head, True) for head in HEADS), ("", False)])
+def test_the_encoder_of_any_class_is_taken_and_its_head_is_named(head, pooler, capsys):
+    state = {name: w for name, w in weights().items() if pooler or not name.startswith("pooler")}
+    if head:
+        state = {f"fnet.{name}": w for name, w in state.items()} | {head: np.ones(3)}
+    found = [convert.fnet_from_transformers(given, CONFIG) for given in (state, weights())]
+    assert capsys.readouterr().err.rpartition(" ")[2].strip() == head
+    assert found[0][0].pooling == ("tanh" if pooler else "first")
+    how = {"train": False, "types": TYPES, "pooled": False}
+    got, want = (encoder.apply(own, IDS, MASK, **how) for encoder, own in found)
+    np.testing.assert_array_equal(got, want)
+
+
 def test_conversion_does_without_second_names_and_arrays_that_are_no_weights():
     """Older versions of that library list the numbers of the positions among the weights."""
     state = pretraining_weights()

@@ -59,6 +59,15 @@ def assert_close(got, want, tolerance):
     assert abs(got - want).max() <= tolerance * abs(want).max()
 
 
+@pytest.mark.parametrize("head", ["SequenceClassification", "MaskedLM", "TokenClassification"])
+def test_the_encoder_of_any_class_has_the_hidden_states_of_transformers(head):
+    model, (_, ids, types) = random(getattr(transformers, f"FNetFor{head}")), model_and_inputs(13)
+    _, encoder, variables = converted(model)
+    inputs = {"ids": ids, "mask": np.ones_like(ids, bool), "types": types}
+    got = encoder.apply(variables, **inputs, train=False, pooled=False)
+    assert_close(got, by_torch(model.fnet.double(), ids, types)[0], 1e-5)
+
+
 @pytest.mark.parametrize("length", [13, 12, 1])
 @pytest.mark.parametrize("act", ["gelu_new", "gelu_pytorch_tanh"])
 def test_fnet_gives_what_transformers_does(length, act):

@@ -14,7 +14,9 @@ from rich.console import Console
 from lra_fnet import counts, report
 from lra_fnet.counts import wilson
 from lra_fnet.errors import UserError
+from lra_fnet.report import sections
 from lra_fnet.report.accuracy import build as accuracy
+from lra_fnet.report.accuracy import names
 from lra_fnet.report.render import csv, latex, markdown, text
 from lra_fnet.report.render.grid import Grid, Marked
 from tools.documents import results as documents
@@ -248,6 +250,27 @@ def test_run_lines_show_counts_interval_baseline_floor_and_published_numbers():
 )
 def test_run_lines_show_states(result, part):
     assert part in text.run_lines(*records(result))[1]
+
+
+def test_recall_by_class_and_balanced_accuracy_are_shown():
+    """Of classes with rows, by their names."""
+    result = a_result(config="TASK/Csv.labels = ('no', 'yes', 'so')\n")
+    result["test"]["best"]["confusion"] = [[500, 300, 0], [1100, 100, 0], [0, 0, 0]]
+    (run,) = records(result)
+    want = ["35.42", "50.00", "yes 8.33, no 62.50"]
+    assert [number in "\n".join(text.run_lines(run)) for number in want] == [True] * 3
+    assert [row[4:] for row in sections.recalls([run]).rows] == [want]
+    counted = ["{label} {answer} {rows}".format(**row) for row in lines_of(csv.confusion([run]))]
+    assert counted == ["no no 500", "no yes 300", "yes no 1100", "yes yes 100"]
+
+
+def test_of_many_classes_the_ten_of_lowest_recall_are_shown():
+    """On the page, only of the user's own rows."""
+    result = with_test(sum(range(40)), count=1600, floor={"correct": 40, "count": 1600})
+    rows = np.diag(range(40)) + np.diag(range(40, 0, -1))[:, ::-1]
+    result["test"]["best"]["confusion"] = rows.tolist()
+    assert names.recalls(*records(result))[2].split(", ")[9:] == ["9 22.50", "30 more above"]
+    assert not sections.recalls(records(result))
 
 
 def test_scored_runs_of_a_sweep_are_shown_though_they_are_variants(capsys):

@@ -60,6 +60,17 @@ def test_training_rows_are_scored_evenly_spread_and_as_many_as_validation_has(fo
     assert train == {"correct": int(right.sum()), "count": 20}
 
 
+def test_rows_of_test_are_counted_by_label_and_answer(folders):
+    run = lra_fnet.load_run(folders["transformer"], "last")
+    rows, classes = run.data().arrays("test"), range(run.task.num_classes)
+    batch = run.task.tokens(rows.values, rows.lengths)
+    answers = np.asarray(run.model.apply(run.variables, *batch, train=False)).argmax(-1)
+    want = [[sum((rows.labels == y) & (answers == a)) for a in classes] for y in classes]
+    result = disk.read_json(folders["transformer"] / "result.json")
+    assert result["test"]["last"]["confusion"] == want
+    assert "confusion" not in result["validation"]["last"]
+
+
 def readings(folder):
     log = folder.parents[3] / "test_log.jsonl"
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []

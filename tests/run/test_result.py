@@ -25,6 +25,12 @@ def with_bits(checkpoint, right):
     return result
 
 
+def with_confusion(*rows):
+    result = a_result()
+    result["test"]["best"]["confusion"] = rows
+    return result
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -45,6 +51,11 @@ def with_bits(checkpoint, right):
         (with_test(600, count=1999), "1999"),
         (with_bits("best", [True] * 600), "75 bytes"),
         (with_bits("last", [True] * 601 + [False] * 1399), "601"),
+        (with_confusion([400, 1400], [0, 199]), "confusion"),  # 1,999 rows
+        (with_confusion([400, 1399], [0, 201]), "confusion"),  # 601 correct
+        (with_confusion([400, 1600], [-200, 200]), "confusion"),
+        (with_confusion([600, 1400, 0], [0, 0, 0]), "confusion"),
+        (with_confusion([600, 1400], [0]), "inhomogeneous"),
         (a_result(device={"name": "x"}), "device.platform"),
         (a_result(overrides=["Run.num_steps=1"]), "variant"),
         (a_result(model="../x"), "'../x'"),

@@ -58,6 +58,19 @@ def runs(records: Sequence[Record], readings: Mapping[str, int]) -> str:
     )
 
 
+def confusion(records: Sequence[Record]) -> str:
+    """Returns one line per run, label and answer that some test rows of the best step have."""
+    return _csv(
+        {"folder": run.folder, "label": names[label], "answer": names[answer], "rows": rows}
+        for run in records
+        if (score := run.score("test")) and score.confusion
+        for names in [run.classes or range(len(score.confusion))]
+        for label, answers in enumerate(score.confusion)
+        for answer, rows in enumerate(answers)
+        if rows
+    )
+
+
 def _csv(rows: Iterable[dict[str, Any]]) -> str:
     """Returns CSV with a header.
 

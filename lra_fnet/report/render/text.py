@@ -74,6 +74,9 @@ def run_lines(run: Record) -> list[str]:
     if shown.italic:
         lines += ["not significantly above the shallow baseline"]
     lines += [f"majority floor {run.floor.accuracy:.2f} %"]
+    if recalls := names.recalls(run):
+        lines += ["balanced accuracy {} % (floor {} %)".format(*recalls)]
+        lines += [f"recall by class, in %: {recalls[2]}"]
     for source in () if run.preset in names.UNCOMPARED else names.SOURCES:
         printed = (published_cells(run.model, source) or {}).get(run.task)
         if printed and printed.state != "n/a":
