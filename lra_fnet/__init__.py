@@ -60,6 +60,7 @@ def train(
     denoise: bool = False,
     test: bool = True,
     force: bool = False,
+    devices: int | None = None,
 ) -> TrainedRun:
     """Trains one run, or resumes it, as `lra-fnet train` does; returns the trained model.
 
@@ -87,6 +88,8 @@ def train(
         denoise: trains to predict masked tokens instead, as `lra-fnet pretrain` does.
         test: whether to score the test split; `evaluate` does it later.
         force: moves the run of this name aside and trains from the start.
+        devices: of a CPU, before JAX starts: a number, or 0 for as many cores as divide the batch,
+            as the command does; None for those of JAX.
 
     Returns:
         The run at its best step on validation; `run.result` is what result.json holds.
@@ -130,6 +133,7 @@ def train(
         denoise=denoise,
         force=force,
         test=test,
+        devices=devices,
     )
     if init == "auto":
         asked = auto(dataclasses.replace(asked, init=None))

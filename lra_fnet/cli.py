@@ -214,6 +214,7 @@ _ONE_RUN = {
     ),
     "name": _VARIANT,
     "force": _switch("move the run of this name aside and train from the start"),
+    "devices": _number("devices of a CPU (default: as many cores as divide the batch)", 0, 1),
 }
 _INIT = _text(
     "start from the encoder of this pre-trained run; auto: the run with the same options",
@@ -297,7 +298,10 @@ def _job(args, **fields):
     from lra_fnet.run.job import Job
 
     lists = {"imports": tuple(args.imports), "gin_dirs": tuple(args.gin_dirs)}
-    given = vars(args) | lists | {"overrides": tuple(args.set)} | fields
+    given = vars(args) | lists
+    if any(given.get(name) for name in ("coordinator", "processes", "process", "hosts")):
+        given["devices"] = None
+    given |= {"overrides": tuple(args.set)} | fields
     names = [field.name for field in dataclasses.fields(Job) if field.name in given]
     return Job(**{name: given[name] for name in names})
 
@@ -476,8 +480,12 @@ def _evaluate(args) -> None:
       lra-fnet evaluate --run runs/cpu/listops/fnet/seed0
     """
     from lra_fnet import report
-    from lra_fnet.run import evaluate
+    from lra_fnet.machine import device
+    from lra_fnet.run import evaluate, result
 
+    run = result.read(args.run, moved=True)
+    if run and run.device.platform == "cpu":
+        device.use(run.device.count, exactly=False)
     report.print_run(evaluate.evaluate(args.run, args.imports, args.data))
 
 
@@ -521,8 +529,10 @@ def _predict(args) -> None:
     Example:
       lra-fnet predict --run runs/cpu/text/fnet/seed0 reviews.txt
     """
+    from lra_fnet.machine import device
     from lra_fnet.run import model
 
+    device.use_cores(0)
     model.predict_files(args.run, args.FILE, args.imports)
 
 

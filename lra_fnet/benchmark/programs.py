@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from lra_fnet.benchmark import timing, work
 from lra_fnet.benchmark.case import Case, sizes
 from lra_fnet.benchmark.work import Product
-from lra_fnet.errors import RunFailed, UserError
+from lra_fnet.errors import RunFailed
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, memory
 from lra_fnet.models.encoder import parameter_count
@@ -142,13 +142,16 @@ class Measured:
     """
 
     def __init__(self, cell: Case):
+        built = cell.load()
+        if cell.devices:
+            device.use(cell.devices)
+        elif cell.what != "mixing":
+            device.use_cores(built.run.microbatch or built.run.batch_size)
         device.require()
-        if cell.devices > jax.device_count():
-            raise UserError(f"--devices {cell.devices}: this machine has {jax.device_count()}")
         accelerator = jax.default_backend() != "cpu"
         jax.jit(jnp.tanh)(jnp.ones(())).block_until_ready()  # loads the compiler
         before = memory.forget_peak()
-        built = cell.load(accelerator)
+        built = cell.load(accelerator) if accelerator else built
         makers = {"train": train, "pretrain": train, "infer": infer}
         makers |= {"mixing": mixing, "definition": definition}
         self.side = cell.side

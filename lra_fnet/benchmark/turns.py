@@ -109,10 +109,8 @@ def _devices(number: int) -> dict[str, str]:
     """Returns the environment in which a process sees that many devices."""
     if not number:
         return {}
-    flag = f"--xla_force_host_platform_device_count={number}"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(number))))
     return {
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip(),
         "CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:number]),
     }
 

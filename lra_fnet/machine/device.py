@@ -1,9 +1,12 @@
 """The devices that JAX finds for this process."""
 
+import contextlib
 import os
 
 from lra_fnet.errors import UserError, one_line
+from lra_fnet.machine import memory
 
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # for each operation
 _process: int | None = None  # that started JAX's backend
 _REQUIRED = {  # settings of JAX that would change results without a trace
     "jax_enable_x64": (False, "makes models float64"),
@@ -51,9 +54,53 @@ def require() -> None:
         ) from None
 
 
+def use(number: int, *, exactly: bool = True) -> None:
+    """Divides a CPU into devices of one core each, before JAX starts; a single one has all cores.
+
+    What devices of one core compute depends on their number, not on the cores of the machine.
+
+    Args:
+      number: of devices.
+      exactly: whether JAX may not have another number, such as that of its accelerators.
+
+    Raises:
+      UserError: it has another number; see `require`.
+    """
+    import jax
+
+    flags = os.environ.get("XLA_FLAGS", "")
+    with contextlib.suppress(RuntimeError):  # it has started
+        jax.config.update("jax_num_cpu_devices", number)
+        os.environ["XLA_FLAGS"] = f"{flags} {_ONE_THREAD}".strip() if number > 1 else flags
+    require()
+    if jax.default_backend() != "cpu":
+        os.environ["XLA_FLAGS"] = flags
+    if exactly and jax.local_device_count() != number:
+        raise UserError(
+            f"expected {number} devices, JAX has {jax.local_device_count()}: on a CPU, choose "
+            "before it starts; of accelerators, with CUDA_VISIBLE_DEVICES"
+        )
+
+
+def use_cores(rows: int) -> None:
+    """Makes as many cores devices of a CPU as divide a batch of rows.
+
+    An environment that gives the number of devices keeps it.
+    """
+    asked = "device_count" in os.environ.get("XLA_FLAGS", "") or "JAX_NUM_CPU_DEVICES" in os.environ
+    if not asked:
+        use(max(n for n in range(1, memory.cores() + 1) if rows % n == 0), exactly=False)
+
+
+def threads() -> int:
+    """Returns how many threads an operation may use on a CPU, those of all devices together."""
+    one = _ONE_THREAD in os.environ.get("XLA_FLAGS", "")
+    return 1 if one else len(os.sched_getaffinity(0))
+
+
 def cores_of_device() -> int:
     """Returns the cores of each device on a CPU; 1 with several processes, whose programs agree."""
     import jax
 
     several = jax.process_count() > 1
-    return 1 if several else max(1, len(os.sched_getaffinity(0)) // jax.local_device_count())
+    return 1 if several else max(1, threads() // jax.local_device_count())

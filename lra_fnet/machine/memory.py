@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import os
 import re
 import resource
 from collections.abc import Iterator
@@ -42,17 +43,32 @@ def free_memory(root: Path = Path("/")) -> int:
     return min([psutil.virtual_memory().available, *_left_by_cgroups(root)])
 
 
-def _left_by_cgroups(root: Path) -> Iterator[int]:
-    """Yields the bytes that each cgroup (v2) around this process leaves it, if it has a limit."""
+def cores(root: Path = Path("/")) -> int:
+    """Returns the cores this process may use: of its affinity, or of its cgroups' time if fewer."""
+    most = len(os.sched_getaffinity(0))
+    for place in _cgroups(root):
+        with contextlib.suppress(OSError, ValueError):  # no such file; "max" is no limit
+            quota, period = map(int, (place / "cpu.max").read_text().split())
+            most = min(most, max(1, quota // period))
+    return most
+
+
+def _cgroups(root: Path) -> Iterator[Path]:
+    """Yields the folders of the cgroups (v2) around this process, some of which may be missing."""
     top = root / "sys/fs/cgroup"
     with contextlib.suppress(OSError):
         path = (root / "proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
-        for place in (top / path, *(top / path).parents):  # a container may lack the innermost
-            with contextlib.suppress(OSError, ValueError):  # no such folder; "max" is no limit
-                most = int((place / "memory.max").read_text())
-                stat = dict(row.split() for row in (place / "memory.stat").read_text().splitlines())
-                cached = int(stat["active_file"]) + int(stat["inactive_file"])
-                yield max(0, most - int((place / "memory.current").read_text()) + cached)
+        yield from (top / path, *(top / path).parents)  # a container may lack the innermost
+
+
+def _left_by_cgroups(root: Path) -> Iterator[int]:
+    """Yields the bytes that each cgroup around this process leaves it, if it has a limit."""
+    for place in _cgroups(root):
+        with contextlib.suppress(OSError, ValueError):  # no such folder; "max" is no limit
+            most = int((place / "memory.max").read_text())
+            stat = dict(row.split() for row in (place / "memory.stat").read_text().splitlines())
+            cached = int(stat["active_file"]) + int(stat["inactive_file"])
+            yield max(0, most - int((place / "memory.current").read_text()) + cached)
 
 
 def device_bytes() -> tuple[int, int]:

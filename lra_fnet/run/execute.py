@@ -53,8 +53,8 @@ def run(job: Job) -> Record:
     """
     if type(job.seed) is not int or not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
         raise UserError(f"seed expects a whole number from 0 to {2**32 - 1}, got {job.seed!r}")
-    device.require()
     experiment = job.load()
+    _use_devices(job, experiment)
     if job.denoise and experiment.task.validation_is_test:
         raise UserError(
             f"pre-training on {job.task}/{experiment.task.config} would choose the model on test "
@@ -87,6 +87,20 @@ def run(job: Job) -> Record:
         hosts.check_shared(job.folder / ".lock")
         with fastest.decisions(resolved):
             return evaluate.record(job.folder, _train(asked, before))
+
+
+def _use_devices(job: Job, experiment: Experiment) -> None:
+    """Starts JAX with the devices of the job; a run that goes on has as many as it began with."""
+    begun = None if job.force or job.devices is None else jobs.read(job.folder)
+    if job.devices is None:
+        device.require()
+    elif job.devices:
+        device.use(job.devices)
+    elif begun and checkpoint.exists(job.folder):
+        old = begun.processes[-1].device if begun.processes else None
+        device.use(old.count if old and old.platform == "cpu" else 1, exactly=False)
+    else:
+        device.use_cores(experiment.run.microbatch or experiment.run.batch_size)
 
 
 def _prepare(job: Job, experiment: Experiment) -> Prepared:

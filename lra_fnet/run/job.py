@@ -42,6 +42,7 @@ class Job:
     test: bool = True  # False leaves the test split closed
     denoise: bool = False  # pre-train: hide tokens and predict them
     init: Path | None = None  # folder of the pre-trained run to begin from
+    devices: int | None = None  # of a CPU; 0: the cores that fit, None: as JAX is set up
 
     def __post_init__(self):
         """Gives the options one form: a run works from other folders than the one it began in.

@@ -29,6 +29,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 import scipy.special
+from jax.sharding import NamedSharding
 
 from lra_fnet import config
 from lra_fnet import experiment as experiments
@@ -45,7 +46,7 @@ from lra_fnet.run.job import Job, finished
 from lra_fnet.run.result import CHECKPOINTS, TEST_LOG, Checkpoint, Init, Record
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, sets
 from lra_fnet.training import checkpoint as checkpoints
-from lra_fnet.training import pipeline
+from lra_fnet.training import pipeline, score
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of an export
 _TRAINING_ONLY = ("Run.", "Optimizer.")  # bindings that do not affect a trained model's outputs
@@ -164,12 +165,15 @@ class TrainedRun:
             raise _no_classes(self.folder)
         values, lengths = self._padded(inputs)
         arrays = Arrays(values, lengths, np.zeros(len(values), np.int32))
-        size = 1 << (len(values) - 1).bit_length()
-        batches = pipeline.eval_batches(arrays, min(size, self.experiment.run.eval_batch_size))
+        if not len(values):
+            return np.empty((0, self.task.num_classes), np.float32)
+        size = min(1 << (len(values) - 1).bit_length(), self.experiment.run.eval_batch_size)
+        devices = jax.device_count()
+        size = -(-size // devices) * devices
+        batches = [*pipeline.eval_batches(arrays, size, devices)]
         with fastest.decisions(dict(self.result.resolved)):
-            logits = [self._program(self.variables, batch) for batch in batches]
-        none = np.empty((0, self.task.num_classes), np.float32)
-        return np.concatenate([none, *logits])[: len(values)]
+            logits = [self._program(batch) for batch in batches]
+        return pipeline.in_order(batches, logits)
 
     def predict(self, inputs: Sequence[Input]) -> np.ndarray:
         """Returns the probabilities of the classes, float64 [n, C]: the softmax of `logits`.
@@ -181,9 +185,13 @@ class TrainedRun:
 
     @functools.cached_property
     def _program(self):
+        mesh, rows = pipeline.make_mesh(jax.device_count()), pipeline.ROWS
+        outputs = functools.partial(score.outputs, Classify(self.task, self.model))
+        by_rows = pipeline.per_device(outputs, mesh, pipeline.WHOLE, rows, out=rows)
         # A function of this run: jax would share the program with an equal model of other decisions
-        objective = Classify(self.task, self.model)
-        return jax.jit(lambda variables, batch: objective.outputs(variables, batch)[0])
+        program = jax.jit(by_rows if mesh.size > 1 else outputs)
+        variables = jax.device_put(self.variables, NamedSharding(mesh, pipeline.WHOLE))
+        return lambda batch: program(variables, pipeline.spread(batch, mesh, rows))
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Returns values and lengths as a split in memory has them (`tasks.Arrays`)."""

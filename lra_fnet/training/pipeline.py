@@ -76,14 +76,29 @@ def dispatch_batches(arrays: Arrays, run: Run, seed: int, step: int, num_steps: 
     return train_batches(arrays, seed, step, num_steps, run.batch_size, capacity)
 
 
-def eval_batches(arrays: Arrays, batch_size: int) -> Iterator[Batch]:
-    """Yields every row once, in order; the last batch is filled up with row 0, marked invalid."""
+def eval_batches(arrays: Arrays, batch_size: int, devices: int = 1) -> Iterator[Batch]:
+    """Yields every row once; row 0, marked invalid, fills up the last batch.
+
+    The rows of a batch are in order, but several devices get as many long and short texts each:
+    mixers that skip padding would let one wait for another. `in_order` undoes that.
+    """
     num_rows = len(arrays.labels)
     for start in range(0, num_rows, batch_size):
         places = np.arange(start, start + batch_size)
+        if devices > 1:
+            lengths = arrays.lengths[np.minimum(places, num_rows - 1)].reshape(batch_size, -1)
+            places = places[np.argsort(-lengths.sum(1), kind="stable")]
+            places = places.reshape(-1, devices).T.ravel()
         valid = places < num_rows
         rows = np.where(valid, places, 0)
         yield Batch(*arrays.take(rows), rows.astype(np.int32), valid)
+
+
+def in_order(batches: Sequence[Batch], results: Sequence[Any]) -> Any:
+    """Returns what was computed of the batches of `eval_batches` as one result, by row."""
+    valid = np.concatenate([batch.valid for batch in batches])
+    order = np.argsort(np.concatenate([batch.numbers for batch in batches])[valid])
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[valid][order], *results)
 
 
 def make_mesh(batch_size: int, devices: Sequence[Any] = ()) -> Mesh:
@@ -114,10 +129,10 @@ def spread(batch: Batch, mesh: Mesh, spec: PartitionSpec) -> Batch:
     )
 
 
-def per_device(function: Callable, mesh: Mesh, *specs: PartitionSpec) -> Callable:
+def per_device(function: Callable, mesh: Mesh, *specs: PartitionSpec, out=WHOLE) -> Callable:
     """Returns the function run by each device on its part of the arguments.
 
-    Its result must be equal on all devices, by collectives over "data". Nothing may be
-    differentiated through it.
+    Unless `out` has it by rows, its result must be equal on all devices, by collectives over
+    "data". Nothing may be differentiated through it.
     """
-    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=WHOLE, check_vma=False)
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)

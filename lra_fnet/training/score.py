@@ -75,9 +75,10 @@ def make_scorer(
     def score(variables, arrays: Arrays, between=lambda rows: None, *, bits=False):
         # Placed as all later ones, so that `add` is compiled once.
         sums = jax.device_put(objective.counts.zero(), NamedSharding(mesh, pipeline.WHOLE))
-        scored, rows = [], 0
-        for batch in pipeline.eval_batches(arrays, rounded):
+        batches, scored, rows = [], [], 0
+        for batch in pipeline.eval_batches(arrays, rounded, mesh.size):
             before = sums
+            batches.append(batch._replace(values=None))
             rows += int(batch.valid.sum())
             sums, found = add(variables, pipeline.spread(batch, mesh, pipeline.ROWS), sums)
             scored.append(found)
@@ -85,8 +86,7 @@ def make_scorer(
             between(rows)
         wait_for(sums)
         result = sums.numbers()
-        # The filler rows come last.
-        right, logits = jax.tree.map(lambda *parts: np.concatenate(parts)[:rows], *scored)
+        right, logits = pipeline.in_order(batches, scored)
         if logits is not None:
             result["variation"] = variation(logits)
         if bits:

@@ -88,4 +88,4 @@ def test_more_devices_than_the_machine_has_are_a_mistake():
     (answer,) = answers(
         programs.Measured, dataclasses.replace(CELL, devices=jax.device_count() + 1)
     )
-    assert "--devices" in answer["mistake"]
+    assert "2 devices" in answer["mistake"]

@@ -8,7 +8,6 @@ of the cotangent.
 
 import functools
 import math
-import os
 from typing import ClassVar, Literal
 
 import gin
@@ -18,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
+from lra_fnet.machine import device
 from lra_fnet.models.kernels import fastest
 from lra_fnet.models.kernels.pointwise import flat_product
 from lra_fnet.models.mixer import FixedTransform
@@ -236,7 +236,7 @@ def fastest_method(shape) -> str:
     """
     length = shape[-2]
     on_tpu = jax.default_backend() == "tpu"
-    threads = max(jax.process_count(), len(os.sched_getaffinity(0)))  # of all devices together
+    threads = max(jax.process_count(), device.threads())
     fft = "packed" if jax.default_backend() == "cpu" and threads > 1 else "rfft"
     usual = "matmul" if on_tpu and length <= TPU_MATMUL_MAX_LEN else fft
     if math.prod(shape) < MEASURED_MIN_SIZE:
