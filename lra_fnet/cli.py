@@ -515,8 +515,8 @@ def _predict(args) -> None:
       retrieval          one JSON object per line: {"text1": "...", "text2": "..."}
       image              FILEs in PNG or JPEG; other sizes are resized to 32 x 32
       pathfinder, pathx  FILEs in PNG or JPEG of the data set's size
-      csv                as text, or as retrieval for two texts; a FILE *.csv or *.tsv is a table
-                         with the columns text, or text1 and text2
+      csv                as text, or as retrieval for two texts; a FILE *.csv, *.tsv or *.jsonl is a
+                         table with the columns text, or text1 and text2
       images             FILEs in PNG or JPEG; other sizes are resized
 
     A text that contains line breaks is given as a JSON object on one line: {"text": "..."}.

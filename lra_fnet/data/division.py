@@ -8,6 +8,7 @@ are added later move no other row.
 import array
 import hashlib
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +21,11 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
 
 _MOST_CLASSES = 1000
+# Unicode's default-ignorable characters that Python calls printable, and the empty Braille pattern.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_QUOTES = " \"'`\u00b4\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a"
 NAMES: Mapping[str, str] = MappingProxyType(
     {
         **{name: name for name in SPLITS},
@@ -44,7 +50,9 @@ def named(folders: Iterable[str], file: str = "") -> str | None:
 
 
 def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple[str, ...]:
-    """Returns the labels of a source, sorted; whole numbers by value. Prints them.
+    """Returns the labels of a source, sorted; whole numbers by value.
+
+    Prints them escaped, and names those that look alike.
 
     Args:
         source: named in errors and in what is printed.
@@ -52,25 +60,34 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
         given: the labels in the order that the user wants; empty for the sorted ones.
 
     Raises:
-        UserError: there are fewer than two or too many, one that the user does not give, or two
-            that differ in invisible characters only.
+        UserError: there are fewer than two or too many, or one that the user does not give.
     """
     numbers = all(re.fullmatch(r"-?\d{1,18}", label) for label in found)
     labels = sorted(found, key=lambda label: (int(label) if numbers else 0, label))
     names = tuple(given or labels)
-    shown = ", ".join(repr(label[:40]) for label in names[:10])
+    shown = ", ".join(map(_escaped, names[:10]))
     if unknown := [label for label in labels if label not in names]:
-        raise UserError(f"{source}: expected the labels {shown}, got {unknown[0][:40]!r}")
-    visible = ["".join(filter(str.isprintable, label)) for label in labels]
-    if len({*visible}) < len(labels):
-        odd = next(label for label in labels if label not in visible)
-        raise UserError(f"{source}: {odd!r} and another label differ in invisible characters only")
+        raise UserError(f"{source}: expected the labels {shown}, got {_escaped(unknown[0])}")
     if not 2 <= len(labels) <= _MOST_CLASSES:
         raise UserError(
             f"{source}: expected 2 to {_MOST_CLASSES:,} labels, got {len(labels):,}: {shown}"
         )
     say(f"{source}: {len(names):,} classes: {shown}{' ...' if len(names) > 10 else ''}")
+    seen = [*map(_seen, labels)]
+    if alike := sorted((x for x in labels if seen.count(_seen(x)) > 1), key=_seen):
+        listed = ", ".join(map(ascii, alike[:10]))[:1000]
+        say(f"{source}: these labels look alike, and each is a class of its own: {listed}")
     return names
+
+
+def _seen(label: str) -> str:
+    """Returns what a reader sees of a label, whatever its case, width and quotation marks."""
+    text = _UNSEEN.sub("", unicodedata.normalize("NFKC", label).casefold())
+    return "".join(filter(str.isprintable, text)).strip(_QUOTES)
+
+
+def _escaped(label: str) -> str:
+    return ascii(label[:40]) if _UNSEEN.search(label) else repr(label[:40])
 
 
 class Repeats:
@@ -83,16 +100,9 @@ class Repeats:
         """Adds the row with this `content`."""
         self._rows.extend((digest, label, SPLITS.index(split)))
 
-    def counts(self, num_classes: int) -> np.ndarray:
-        """Returns the number of rows of each split and label, int [3, num_classes]."""
-        _, labels, splits = self._columns()
-        counts = np.zeros((len(SPLITS), num_classes), int)
-        np.add.at(counts, (splits, labels), 1)
-        return counts
-
     def finish(self, source: Path) -> dict[str, int]:
         """Reports repeated rows of the source, and returns what the set should record."""
-        digests, labels, splits = self._columns()
+        digests, labels, splits = self.columns()
         texts, places = np.unique(digests, return_inverse=True)
         facts = {
             "repeated_rows": len(places) - len(texts),
@@ -104,16 +114,27 @@ class Repeats:
             say(f"{source}: of {len(places):,} rows some are equal: {found}")
         return facts
 
-    def _columns(self) -> np.ndarray:
+    def columns(self) -> np.ndarray:
+        """Returns content, label and split of the rows, uint64 [3, rows]."""
         return np.asarray(self._rows).reshape(-1, 3).T.astype(np.uint64)
 
 
 def content(texts: Iterable[np.ndarray]) -> int:
-    """Returns 64 bits of the sha256 of a row's texts, whose order does not matter."""
+    """Returns 64 bits of the sha256 of a row's texts, whose order does not matter.
+
+    Texts in UTF-8 count in Unicode's composed form (NFC).
+    """
     sha256 = hashlib.sha256()
-    for text in sorted(text.tobytes() for text in texts):
+    for text in sorted(_composed(text.tobytes()) for text in texts):
         sha256.update(len(text).to_bytes(8, "little") + text)
     return int.from_bytes(sha256.digest()[:8], "little")
+
+
+def _composed(text: bytes) -> bytes:
+    try:
+        return unicodedata.normalize("NFC", text.decode()).encode()
+    except UnicodeDecodeError:
+        return text
 
 
 class Division:
@@ -121,6 +142,8 @@ class Division:
 
     def __init__(self, source: Path, labels: Sequence[str], names: Collection[str | None]):
         """Checks the splits that rows name; None for rows that name none.
+
+        Each of the labels must have training rows; `labels` may be empty.
 
         Raises:
             UserError: some rows name a split and others do not, or none are named train or test.
@@ -131,7 +154,7 @@ class Division:
         if self._by_content:
             say(f"{source}: nothing names a split, so rows are divided 8 : 1 : 1 by their content")
         elif None in names or not {SPLITS[0], SPLITS[2]} <= {*names}:
-            got = ", ".join(sorted(name or "none" for name in names))
+            got = ", ".join(sorted(name or "none" for name in names or [None]))
             raise UserError(
                 f"{source}: expected train, test and perhaps validation in paths, got {got}"
             )
@@ -154,9 +177,10 @@ class Division:
             UserError: a split has no rows, or a class no training rows.
         """
         facts = self._repeats.finish(self._source)  # first, since it may explain an error
-        counts = self._repeats.counts(len(self._labels))
-        empty = [split for split, rows in zip(SPLITS, counts.sum(1), strict=True) if not rows]
-        empty += [repr(x) for x, rows in zip(self._labels, counts[0], strict=True) if not rows]
+        _, labels, splits = self._repeats.columns()
+        rows, trained = {*splits.tolist()}, {*labels[splits == 0].tolist()}
+        empty = [split for i, split in enumerate(SPLITS) if i not in rows]
+        empty += [_escaped(x) for i, x in enumerate(self._labels) if i not in trained]
         if empty:
             raise UserError(f"{self._source}: no (training) rows of {empty[0]}: give more rows")
         return {"split_by": "sha256 of the content" if self._by_content else "name", **facts}

@@ -1,14 +1,17 @@
 """PNG and JPEG images as pixels."""
 
+import functools
 import io
 import math
 
 import numpy as np
 
 from lra_fnet.errors import one_line
+from lra_fnet.machine.progress import say
 
 LARGEST = 2**27  # bytes of a file
 _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")
+_say_once = functools.cache(say)  # in a process
 
 
 def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.ndarray:
@@ -30,6 +33,8 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
     import PIL.Image  # late: only preparing and predicting need it
     import PIL.ImageOps
 
+    if content.startswith(b"\x89PNG") and content[24:25] == b"\x10":  # bits of a PNG
+        _say_once("images of 16 bits a colour: the upper eight are read")
     try:
         with PIL.Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
             if image.mode == "I;16":  # as Pillow reads colours of 16 bits

@@ -30,6 +30,7 @@ _BLOCK = 2**20  # bytes per read
 _PAUSES = (1, 5, 20)  # seconds before each retry, as long as bytes come
 _LONGEST_LINE = 2**26  # bytes
 DIGESTS = ("facts", "content")  # the quick one first
+_MADE = ("*/*/fingerprint.json", "*/*/*/seed*/run.json")  # by us: prepared sets, and runs
 _LONGEST_NAME = 200  # bytes; most file systems take 255, and an ending is added
 _UNREACHABLE = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
 _UNREADABLE = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
@@ -278,21 +279,20 @@ def _refuse(error: OSError) -> None:
 def _paths(folder: Path) -> list[Path]:
     """Returns the files below a folder, sorted.
 
-    Hidden files and folders do not count, nor do prepared sets, whose place may be in the source.
-
-    Raises:
-        UserError: there is a link to a folder, which may lead anywhere.
+    Links to folders are followed, but for those to a folder that they are in. Hidden files and
+    folders do not count, nor do prepared sets and runs, whose place may be in the source.
     """
     found = []
-    for place, folders, names in os.walk(folder, onerror=_refuse):
+    for place, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        here = Path(os.path.abspath(place))
+        above = {os.path.realpath(path) for path in (here, *here.parents)}
         folders[:] = [
             name
             for name in folders
-            if not name.startswith(".") and not any(Path(place, name).glob("*/*/fingerprint.json"))
+            if not name.startswith(".")
+            and os.path.realpath(here / name) not in above
+            and not any(next(Path(place, name).glob(made), None) for made in _MADE)
         ]
-        for path in (Path(place, name) for name in folders):
-            if path.is_symlink():
-                raise UserError(f"{path} is a link to a folder: replace it by the files")
         found += [Path(place, name) for name in names if not name.startswith(".")]
     return sorted(found)
 
@@ -417,11 +417,16 @@ def files(source: Path) -> Iterator[File]:
 
 
 def files_or_single(source: Path, endings: tuple[str, ...]) -> Iterator[File]:
-    """Yields the files of a folder or an archive by their `ending`, or one file that is neither."""
+    """Yields the files of a folder or an archive with these endings, or one file that is neither.
+
+    Gzip files count by their names without .gz.
+    """
     with readable(source):
         alone = source.is_file() and not tarfile.is_tarfile(source)
     if not alone:
-        yield from (file for file in files(source) if ending(file.path) in endings)
+        for file in files(source):
+            if file.path.name.lower().removesuffix(".gz").endswith(endings):
+                yield file
         return
     with readable(source), source.open("rb") as stream:
         yield File(source, PurePosixPath(source.name), stream, alone=True)

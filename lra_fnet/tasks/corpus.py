@@ -248,7 +248,7 @@ def _texts(file: sources.File, *, table: bool) -> Iterator[str]:
             if "\0" in text:
                 raise ValueError("a zero byte")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            form = 'an object with the field "text" on each line' if table else "text in UTF-8"
+            form = 'one object with the field "text" on each line' if table else "text in UTF-8"
             raise UserError(
                 f"{file}, line {number}: expected {form}, got {content[:40]!r} "
                 f"({one_line(error, 100)}): correct the file"

@@ -158,7 +158,7 @@ def test_damaged_archive_fails_with_one_line(mode, begin, flip, tmp_path):
     assert "is damaged, unreadable or not what its name says" in text
 
 
-def test_hidden_files_are_skipped_and_links_to_folders_refused(tmp_path):
+def test_hidden_files_are_skipped_and_links_followed_but_for_loops(tmp_path):
     raw, other = tmp_path / "raw", tmp_path / "other"
     for place in (raw / ".hidden", other):
         place.mkdir(parents=True)
@@ -171,9 +171,10 @@ def test_hidden_files_are_skipped_and_links_to_folders_refused(tmp_path):
         assert [str(file.path) for file in sources.files(source)] == ["a"]
     (raw / "e").symlink_to(other / "d")
     assert [str(file.path) for file in sources.files(raw)] == ["a", "e"]
-    (raw / "f").symlink_to(other)
-    with pytest.raises(UserError, match="raw/f is a link to a folder"):
-        list(sources.files(raw))
+    for name, folder in (("f", other), ("g", other), ("loop", raw), ("above", tmp_path)):
+        (raw / name).symlink_to(folder)
+    (other / "back").symlink_to(raw)
+    assert [str(file.path) for file in sources.files(raw)] == ["a", "e", "f/d", "g/d"]
 
 
 # Mirrors

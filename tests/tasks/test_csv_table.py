@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import io
+import json
 import re
 
 import pytest
@@ -65,6 +66,21 @@ def test_a_table_gives_the_texts_that_were_written(tmp_path, name, form):
     assert [(row.label, row.texts) for row in csv_table.read(packed)] == want
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson.gz", "a.json", "in/b.jsonl", "in/test.json"])
+def test_lines_of_json_are_a_table(tmp_path, name):
+    labels = {"x": "x", 3: "3", True: "true", 0.5: "0.5"}
+    lines = [{"id": [], "text": text, "label": label} for text in TEXTS for label in labels]
+    content = b"\xef\xbb\xbf" + "\n\n".join(map(json.dumps, lines)).encode()
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    (path.parent / "result.json").write_text("{}")  # not a table in a folder
+    source = path.parent if "/" in name else path
+    want = [(label, (text.encode(),)) for text in TEXTS for label in labels.values()]
+    assert [(row.label, row.texts) for row in csv_table.read(source)] == want
+    assert [texts for _, texts in tasks.make("csv").inputs(path)] == [texts for _, texts in want]
+
+
 def test_a_table_is_prepared_whole_and_passes_check_task(table, tmp_path):
     prepared = tasks.prepare(tasks.make("csv"), tmp_path, table)
     assert prepared.task.label_names == ("ham", "spam")
@@ -93,6 +109,9 @@ def test_repeated_texts_share_a_split_and_are_counted(tmp_path):
     lines = [*rows(), *rows(50), ("0 ABC", "spam"), ("0 ABC", "ham"), (" 0 ABC ", "ham")]
     made, details = raw(write(tmp_path / "a.csv", lines))
     assert len({(values.tobytes(), split) for split, values, _ in made}) == 201
+    forms = [(f"{e} {i}", i % 2) for i in range(99) for e in ("\u00e9", "e\u0301")]
+    _, facts = raw(write(tmp_path / "b.csv", forms))
+    assert (facts["repeated_rows"], facts["texts_in_several_splits"]) == (99, 0)
     wanted = {"repeated_rows": 52, "texts_with_several_labels": 1, "texts_in_several_splits": 0}
     assert {name: details[name] for name in wanted} == wanted
 
@@ -134,7 +153,21 @@ def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_pat
     assert task.raw(path, 1).details["labels"][:2] == ["9", "-2"]
 
 
+ALIKE = ["ham\u200b", "Ham", '"ham"', "\u201eham\u201c", "ham\ufe0f", "\uff48am"]
+
+
+@pytest.mark.parametrize("other", ALIKE)
+def test_labels_equal_to_the_eye_are_named_and_stay_classes(tmp_path, other, capfd):
+    lines = [(f"text {i}", ("ham", other, "ham!")[i % 3]) for i in range(300)]
+    assert len(raw(write(tmp_path / "a.csv", lines))[1]["labels"]) == 3
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "alike" in line]
+    assert [name in line for name in (ascii(other), "'ham'", "ham!")] == [True, True, False]
+
+
 HEAD = b"label,text\n"
+OBJECT = b'{"label": 1, "text": "a"}\n'
+NO_OBJECTS = (b"[1]", b"{", b'{"label": 1, "text": 5}', b'{"label": "\\ud800", "text": "a"}')
+SWALLOWED = HEAD + b'a,x\na,"two\nlines, and more"\nb,"x\na,y\nb,y\na,z"\n'
 
 
 @pytest.mark.parametrize(
@@ -148,7 +181,8 @@ HEAD = b"label,text\n"
         (b"label,text\rham,a\rspam,b\r", "line 1"),
         (HEAD + b"ham,a\nham\n", "line 3: expected 2 columns"),
         (HEAD + b"ham,a,b\n", "line 2: expected 2 columns"),
-        (HEAD + "ham,a\nham\u200b,b\n".encode(), r"'ham.u200b' and another"),
+        (SWALLOWED, "line 5"),
+        *((OBJECT + bad, "line 2") for bad in NO_OBJECTS),
         (HEAD + b"ham, \n", "line 2: expected a text and a label"),
         (HEAD + b",a\n", "line 2: expected a text and a label"),
         (HEAD + b"ham,a\xff\n", "line 2.*utf-8"),
@@ -161,11 +195,17 @@ HEAD = b"label,text\n"
     ],
 )
 def test_a_mistake_in_a_table_fails_with_one_line(tmp_path, content, fragment):
-    path = tmp_path / "mine.csv"
+    path = tmp_path / ("mine.jsonl" if content.startswith(OBJECT) else "mine.csv")
     path.write_bytes(content)
-    with pytest.raises(UserError, match=f"mine.csv.*{fragment}") as raised:
+    with pytest.raises(UserError, match=f"{path.name}.*{fragment}") as raised:
         raw(path)
     assert "\n" not in str(raised.value)
+
+
+def test_line_breaks_are_texts_where_they_cannot_be_rows(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(SWALLOWED.replace(b"a,y", b"a, y, and"))
+    assert len([*csv_table.read(path)]) == 3
 
 
 @pytest.mark.parametrize(

@@ -264,8 +264,8 @@ def twice(folder):
     ("write", "fragment"),
     [
         *((bad(row), "basic_val.tsv, line 3") for row in ("", "[MAX 4 3 ]", "[MAX 4 3 ]\t4\t4")),
-        (bad("[MAX 4 3 ]\t10"), "line 3: expected the value 4 in column 2"),
-        (bad("[MAX 4 3 ]\t3"), "line 3: expected the value 4 in column 2"),
+        (bad("[MAX 4 3 ]\t10"), "line 3: expected the value 4"),
+        (bad("[MAX 4 3 ]\t3"), "line 3: expected the value 4"),
         (bad("\t4"), "line 3: expected an expression, got none"),
         (bad("[FIRST 4 3 ]\t4"), r"line 3: .* got '\[FIRST'"),
         (bad("[MAX 4 9]\t9"), r"line 3: .* got '9\]'"),
@@ -282,6 +282,34 @@ def twice(folder):
 def test_a_mistake_in_the_official_files_fails_with_one_line(write, fragment, tmp_path):
     source = write(tmp_path / "raw")
     assert_refused(tasks.make("listops", "full"), tmp_path, source, fragment)
+
+
+LRAS = "Source\tTarget\n( ( ( [MAX 4 ) {0} ) ] )\t{0}\n7\t7\n"
+NANGIAS = "{0}\t( ( ( [MAX 4 ) {0} ) ] )\n7\t7\n"
+
+
+@pytest.mark.parametrize("form", [LRAS, NANGIAS, "\ufeff" + LRAS.replace("\n", "\r\n")])
+@pytest.mark.parametrize("names", ["my_train.tsv dev test_d20s.tsv", "Train/a valid/a test/a"])
+def test_files_of_any_size_are_the_set_own(tmp_path, form, names):
+    paths = [tmp_path / "raw" / name for name in ("README", *names.split())]
+    for i, path in enumerate(paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(form.format(i + 4) if i else "no expression", newline="")
+    task = tasks.make("listops", "own")
+    prepared = tasks.prepare(task, tmp_path / "data", paths[0].parent)
+    assert [prepared.arrays(x).labels.tolist() for x in tasks.SPLITS] == [[5, 7], [6, 7], [7, 7]]
+    assert detokenize(prepared.arrays("test").values[0, :4]) == "[MAX 4 7 ]"
+    paths[2].write_text("4\t[MAX 4 3 ]\n5\t[MAX 4 3 ]\n")
+    assert_refused(task, tmp_path / "b", paths[0].parent, "line 2: expected the value 4")
+
+
+def test_without_validation_a_tenth_of_train_is_held_out(tmp_path):
+    for name, count in (("train.tsv", 400), ("test.tsv", 50)):
+        lines = (f"{label}\t{detokenize(values)}\n" for values, label in rows("short_128", count))
+        (tmp_path / name).write_text("".join(lines))
+    raw = tasks.make("listops", "own").raw(tmp_path, 1)
+    counts = collections.Counter(split for split, _ in raw.rows())
+    assert 20 <= counts["validation"] == 400 - counts["train"] <= 70
 
 
 def test_duplicates_are_dropped():
