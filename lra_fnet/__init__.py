@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lra_fnet import errors
+from lra_fnet import errors, settings
 
 if TYPE_CHECKING:
     from lra_fnet.run.model import TrainedRun
@@ -101,7 +101,7 @@ def train(
     """
     from lra_fnet import config
     from lra_fnet.data import sources
-    from lra_fnet.machine import allocator, compile_cache, disk
+    from lra_fnet.machine import allocator, compile_cache
 
     allocator.keep_freed_memory()
     compile_cache.use()
@@ -124,11 +124,11 @@ def train(
         seed=_python(seed),
         overrides=bindings,
         name=name,
-        runs=disk.path(runs),
-        data=disk.path(data_dir),
-        source=sources.given(source, disk.path(data_dir)),
+        runs=settings.path(runs),
+        data=settings.path(data_dir),
+        source=sources.given(source, settings.path(data_dir)),
         imports=_modules(imports),
-        gin_dirs=tuple(map(disk.path, _several(gin_dirs))),
+        gin_dirs=tuple(map(settings.path, _several(gin_dirs))),
         init=None if init is None else _folder(init),
         denoise=denoise,
         force=force,
@@ -156,10 +156,9 @@ def evaluate(
     Raises:
         UserError: the folder does not hold a finished run, or its data differs from the run's.
     """
-    from lra_fnet.machine import disk
     from lra_fnet.run import evaluate as scoring
 
-    data = None if data_dir is None else disk.path(data_dir)
+    data = None if data_dir is None else settings.path(data_dir)
     imported = getattr(run, "imports", ())
     return scoring.evaluate(_folder(run), _modules(imports) or imported, data)
 
@@ -202,9 +201,8 @@ def _literal(value) -> str:
 def _folder(run: TrainedRun | str | Path) -> Path:
     if not isinstance(run, str | Path) and not hasattr(run, "folder"):
         raise errors.UserError(f"expected a trained run or its folder, got {run!r}: name one")
-    from lra_fnet.machine import disk
 
-    return disk.path(run) if isinstance(run, str | Path) else run.folder
+    return settings.path(run) if isinstance(run, str | Path) else run.folder
 
 
 def _several(names) -> tuple:
@@ -215,16 +213,13 @@ def _several(names) -> tuple:
 
 def _modules(names) -> tuple[str, ...]:
     """Returns modules and .py files, as `_several`."""
-    from lra_fnet.machine import disk
-
-    return tuple(str(disk.path(name)) for name in _several(names))
+    return tuple(str(settings.path(name)) for name in _several(names))
 
 
 def _known(kind: str, gin_dirs: Sequence[str | Path]) -> list[str]:
     from lra_fnet import config
-    from lra_fnet.machine import disk
 
-    return config.known(kind, [*map(disk.path, _several(gin_dirs))])
+    return config.known(kind, [*map(settings.path, _several(gin_dirs))])
 
 
 def load(
@@ -266,7 +261,6 @@ def load(
     """
     from lra_fnet import tasks
     from lra_fnet.data import sources
-    from lra_fnet.machine import disk
     from lra_fnet.settings import at_least
 
     libraries = {
@@ -289,7 +283,7 @@ def load(
     made = tasks.make(task, config, max_len)
     if split not in made.splits:
         raise errors.UserError(f"unknown split {split!r}: expected one of {', '.join(made.splits)}")
-    folder = disk.path(data_dir)
+    folder = settings.path(data_dir)
     arrays = tasks.prepare(made, folder, sources.given(source, folder)).arrays(split)
     if as_ == "tf":
         rows = library.data.Dataset.from_tensor_slices(arrays._asdict())

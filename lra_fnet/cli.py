@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lra_fnet import __version__, config
+from lra_fnet import __version__, config, settings
 from lra_fnet.benchmark import WHATS
 from lra_fnet.errors import Interrupted, RunFailed, UserError, one_line, out_of_memory
-from lra_fnet.machine import allocator, compile_cache, disk, memory, signals
+from lra_fnet.machine import allocator, compile_cache, memory, signals
 from lra_fnet.sweep import SAMPLERS
 
 
@@ -121,20 +121,16 @@ def _bindings(about: str, dest: str) -> dict:
 
 def _named(text: str) -> str:
     """Returns a path as text; a URL, and the name of a module or a run, as it is."""
-    return text if "://" in text else str(disk.path(text))
+    return text if "://" in text else str(settings.path(text))
 
 
-_folder = functools.partial(_text, kind=disk.path)
+_folder = functools.partial(_text, kind=settings.path)
 _NAMES = "names separated by commas, or all"
 _VARIANT = _text("a name for the overrides, part of the run folder's name")
 _SIDE = _text("a run folder, or preset/task/model[+variant]", kind=_named)
-_IMPORT = {
-    "import": _list("your module or .py file", dest="imports", type=_named, metavar="MODULE")
-}
+_IMPORT = {"import": _list("a module or .py file", dest="imports", type=_named, metavar="MODULE")}
 _GIN_DIR = {
-    "gin_dir": _list(
-        "a folder with your gin files", dest="gin_dirs", type=disk.path, metavar="FOLDER"
-    )
+    "gin_dir": _list("your gin files", dest="gin_dirs", type=settings.path, metavar="FOLDER")
 }
 _SHARED = {
     "run": {"run": _folder("a run folder", required=True), **_IMPORT},
@@ -504,7 +500,7 @@ def _span(args) -> None:
     print(f"wrote {args.run / 'attention_span.json'}")
 
 
-@_verb("run", FILE=_text("default: standard input", kind=disk.path, nargs="*"))
+@_verb("run", FILE=_text("default: standard input", kind=settings.path, nargs="*"))
 def _predict(args) -> None:
     """Classifies your own texts, images or expressions.
 
@@ -558,7 +554,7 @@ def _export(args) -> None:
     "outside",
     data=_ITS_DATA,
     replay=_number("repeat this number of initial training steps and compare the losses", 0),
-    PATH=_text("a run folder, an export, or a folder of results", kind=disk.path, nargs="+"),
+    PATH=_text("a run folder, an export, or a folder of results", kind=settings.path, nargs="+"),
 )
 def _verify(args) -> int:
     """Checks results: a row for each run, a column for each check; exit code 1 if any fails.

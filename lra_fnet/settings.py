@@ -1,11 +1,14 @@
-"""Checks the values of settings: the fields of dataclasses and modules, against their types."""
+"""Checks the values of settings: the fields of dataclasses and modules, and paths."""
 
 import dataclasses
 import math
 import numbers
+import os
+import re
 import types
 import typing
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from lra_fnet.errors import UserError
 
@@ -77,3 +80,23 @@ def one_of(name, value, known):
             f"{name} must be one of {', '.join(map(str, known))}, got {value!r}: "
             "set it to one of these"
         )
+
+
+def path(given: Any) -> Path:
+    """Returns a path as a user gave it, with ~ replaced by the home folder.
+
+    All paths of the command line and of the Python interface pass here, so that every library that
+    gets one sees the same.
+
+    Raises:
+      UserError: it is no path, begins with ~ where there is no home folder, or is of a store such
+        as gs:, which is no file system.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise UserError(f"expected a path as a text or a Path, got {given!r:.80}: name a folder")
+    found = os.path.expanduser(given)
+    if str(found).startswith("~"):
+        raise UserError(f"{given}: there is no such home folder: write the path without ~")
+    if re.match(r"[A-Za-z][\w+.-]+:/", str(found)):
+        raise UserError(f"expected a path on this machine, got {given}: mount it, or copy it here")
+    return Path(found)

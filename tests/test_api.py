@@ -12,7 +12,7 @@ import pytest
 from paths import OUTSIDE, PARITY
 
 import lra_fnet
-from lra_fnet import cli, config
+from lra_fnet import cli, config, settings
 from lra_fnet.errors import UserError
 
 WORDS = ["Run.num_steps=4", "Encoder.mlp_dim=4"]
@@ -101,6 +101,15 @@ def test_both_stages_of_pretraining_are_the_commands(parity):
 def test_a_mistake_is_a_user_error(outside, options, words):
     with pytest.raises(UserError, match=words):
         lra_fnet.train(**{"task": "listops", "model": "fnet", "preset": "cpu", **options})
+
+
+def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert settings.path("~/lra") == settings.path(tmp_path / "lra") == tmp_path / "lra"
+    assert settings.path("a:b/~") == Path("a:b/~")
+    for wrong in ("~no_one_of_this_name/lra", "gs://bucket/lra", Path("s3://lra"), None, b"lra"):
+        with pytest.raises(UserError):
+            settings.path(wrong)
 
 
 class Frame:

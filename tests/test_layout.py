@@ -19,25 +19,25 @@ from tools.documents import results
 SRC = ROOT / "lra_fnet"
 ROOMS = {  # in the order of imports: a room imports only those above it; at most so many code lines
     "errors": 40,
-    "settings": 60,
+    "settings": 80,
     "counts": 60,
-    "machine": 420,
-    "config": 540,
-    "data": 1_000,
+    "machine": 480,
+    "config": 575,
+    "data": 1_050,
     "baselines": 300,
-    "tasks": 1_820,
-    "models": 3_036,
+    "tasks": 1_880,
+    "models": 3_050,
     "testing": 220,
     "objective": 260,
     "optim": 150,
     "experiment": 240,
-    "training": 890,
-    "run": 1_625,
+    "training": 900,
+    "run": 1_690,
     "sweep": 660,
     "significance": 150,
     "benchmark": 600,
-    "report": 1_920,
-    "cli": 440,
+    "report": 1_945,
+    "cli": 460,
     "__main__": 30,
     "__init__": 200,
 }
@@ -101,8 +101,8 @@ def test_rooms_keep_their_size():
     lines = {name.removesuffix(".py"): n for name, n in count.rooms(SRC).items()}
     assert lines.keys() == ROOMS.keys()
     assert {name: n for name, n in lines.items() if n > ROOMS[name]} == {}
-    assert sum(lines.values()) <= 14_500
-    assert count.rooms(ROOT / "tests").total() <= 16_000
+    assert sum(lines.values()) <= 14_850
+    assert count.rooms(ROOT / "tests").total() <= 16_250
     assert count.gin_files() <= 130
     assert count.make_variables() <= 20
 

@@ -17,6 +17,7 @@ GIN_DIR = next(d / "gin" for d in _PLACES if (d / "gin/base.gin").is_file())
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
 _MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
 _INCLUDE = re.compile(r"""include\s+(["'])(.+)\1""")
+_DEEPEST = 20  # files that include each other
 _SCOPE = re.compile(r"((?:\w+/)+)\w")
 # What an unknown name may lack: the end of an error message.
 YOURS = "yours needs its gin file: --gin-dir FOLDER"
@@ -128,11 +129,7 @@ def texts(
     run = {task, model, *(["pretrain"] if denoise else [])}
     parts = [part for path in paths for part in expanded(path, dirs)]
     pairs = [_split(text, run, scopes) for _, text in parts]
-    return [
-        GinText(part.where.replace(f"{GIN_DIR}/", "gin/"), pair[i])
-        for i in (0, 1)
-        for part, pair in zip(parts, pairs, strict=True)
-    ]
+    return [GinText(w, p[i]) for i in (0, 1) for (w, _), p in zip(parts, pairs, strict=True)]
 
 
 def expanded(path: Path, dirs: Sequence[Path] = (), by: Sequence[Path] = ()) -> Iterator[GinText]:
@@ -144,24 +141,24 @@ def expanded(path: Path, dirs: Sequence[Path] = (), by: Sequence[Path] = ()) -> 
     Args:
       path: the file.
       dirs: folders with more gin files.
-      by: the files that include it, outermost first.
+      by: the files that include it.
 
     Raises:
       UserError: a file cannot be read, is not there, or includes itself.
     """
-    waiting: list[str] = []
+    where, waiting = str(path).replace(f"{GIN_DIR}/", "gin/"), []
     for number, line in enumerate(disk.read_text(path).splitlines(), start=1):
         if (match := _INCLUDE.match(line)) is None:
             waiting.append(line)
             continue
         inner = _find(match[2], (path.parent, *dirs))
-        if inner is None or inner in (*by, path):
+        if inner is None or len(by) == _DEEPEST:
             problem = "a file beside it, in --gin-dir or shipped" if inner is None else "no circle"
             raise UserError(f"{path}, line {number}: {line.strip()} expects {problem}: correct it")
-        yield GinText(str(path), "\n".join(waiting))
+        yield GinText(where, "\n".join(waiting))
         yield from expanded(inner, dirs, (*by, path))
         waiting = [""] * number
-    yield GinText(str(path), "\n".join(waiting))
+    yield GinText(where, "\n".join(waiting))
 
 
 def changes(task: str, model: str, preset: str, dirs: Sequence[Path]) -> dict[str, str]:

@@ -6,15 +6,18 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import gin
+from gin import config as gin_config
 
 from lra_fnet.config import schedule
 from lra_fnet.config.bindings import normalise
 from lra_fnet.config.gin_files import GinText
-from lra_fnet.config.parsing import bound_in, bound_names, parse, restore_state, saved_state
+from lra_fnet.config.parsing import bound_in, bound_names, parse
 from lra_fnet.config.user_code import import_modules
 from lra_fnet.errors import UserError, unknown
 
 _lock = threading.RLock()
+# What `gin.clear_config` clears and parsing fills; gin has no function that gives it back.
+_STATE = ("_CONFIG", "_CONFIG_PROVENANCE", "_OPERATIVE_CONFIG", "_SINGLETONS", "_IMPORTS")
 _inside = False  # the block of an outer `alone`
 
 
@@ -29,13 +32,16 @@ def alone() -> Iterator[None]:
         if _inside:
             yield
             return
-        held, locked = saved_state(), gin.config_is_locked()
-        _inside = True
+        parts = [vars(gin_config)[name] for name in _STATE if name in vars(gin_config)]
+        held, locked, _inside = [part.copy() for part in parts], gin.config_is_locked(), True
         try:
             yield
         finally:
             _inside = False
-            restore_state(held, locked=locked)
+            for part, content in zip(parts, held, strict=True):
+                part.clear()
+                part.update(content)
+            gin_config._set_config_is_locked(locked)
 
 
 def load(

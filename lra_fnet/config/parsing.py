@@ -3,35 +3,15 @@
 import re
 import sys
 import tokenize
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import gin
-from gin import config as gin_config
 from gin import config_parser
 
 from lra_fnet.config.bindings import short
 from lra_fnet.errors import UserError, one_line
 
 _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
-
-
-# What gin's `clear_config` and `parse_config` change; it has no function that gives it back.
-_STATE = ("_CONFIG", "_CONFIG_PROVENANCE", "_OPERATIVE_CONFIG", "_SINGLETONS", "_IMPORTS")
-
-
-def saved_state() -> list[tuple[Any, Any]]:
-    """Returns gin's dictionaries of bindings and what reads them, each with a copy."""
-    parts = (getattr(gin_config, name, {}) for name in _STATE)
-    return [(part, part.copy()) for part in parts]
-
-
-def restore_state(state: Sequence[tuple[Any, Any]], *, locked: bool) -> None:
-    """Gives gin back what `saved_state` returned, and its lock."""
-    for part, content in state:
-        part.clear()
-        part.update(content)
-    gin_config._set_config_is_locked(locked)
 
 
 class OutsideCode(UserError):

@@ -22,6 +22,7 @@ from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Any, NamedTuple
 
+from lra_fnet import settings
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
@@ -90,28 +91,27 @@ def given(source: Any, folder: Path) -> str | None:
     if source is None:
         return None
     if isinstance(source, str | os.PathLike):
-        return str(source) if is_url(source) else str(disk.path(source))
+        return str(source) if is_url(source) else str(settings.path(source))
     files: dict[str, str | Path] = {}
     for split, some in source.items() if isinstance(source, Mapping) else [("", source)]:
         for one in some if isinstance(some, list | tuple) else [some]:
-            if hasattr(one, "columns") and hasattr(one, "to_csv"):  # a data frame of pandas
-                files[f"{split}/table{len(files)}.csv"] = one.to_csv(index=False)
-            elif isinstance(one, str | os.PathLike):
-                check_exists(path := disk.path(one).absolute())
-                name = split if split and path.is_dir() else f"{split}/{path.name}"
-                files[name if name not in files else f"{split}/{len(files)}/{path.name}"] = path
+            if isinstance(one, str | os.PathLike):
+                check_exists(content := settings.path(one).absolute())
+            elif hasattr(one, "columns") and hasattr(one, "to_csv"):  # a data frame of pandas
+                content = one.to_csv(index=False)
             else:
                 raise UserError(
                     "source expects a path, a URL, a list of files, a data frame with the columns "
                     f"label and text, or a dict of these by split, got {type(one).__name__}"
                 )
+            name = content.name if isinstance(content, Path) else "table.csv"
+            files[str(Path(str(split), str(len(files)), name))] = content
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
     target = folder / "given" / digest
     if not target.exists():
         with disk.writable(target, "data_dir"), disk.partial(target) as part:
             for name, content in files.items():
-                place = part / name.lstrip("/")
-                place.parent.mkdir(parents=True, exist_ok=True)
+                (place := part / name).parent.mkdir(parents=True)
                 if isinstance(content, Path):
                     place.symlink_to(content)
                 else:

@@ -42,15 +42,11 @@ def require() -> None:
     try:
         jax.devices()
         _process = os.getpid()
-    except (RuntimeError, AssertionError) as error:  # an unknown name, a platform without devices
-        names = "JAX_PLATFORMS or JAX_PLATFORM_NAME"
-        raise UserError(f"JAX finds no device; {names} may name others: {error}") from None
-    try:
         np.asarray(jax.jit(jax.numpy.negative)(np.ones(2)) + 1)
-    except Exception as error:  # of any setting for debugging
+    except Exception as error:  # an unknown platform, one without devices, a setting for debugging
         raise UserError(
-            f"JAX is set up so that it runs no program here ({one_line(error, 100)}): leave out "
-            "its settings, such as JAX_TRANSFER_GUARD"
+            f"JAX runs no program here ({one_line(error, 200)}): change or leave out its settings, "
+            "such as JAX_PLATFORMS, JAX_PLATFORM_NAME or JAX_TRANSFER_GUARD"
         ) from None
 
 
@@ -87,8 +83,9 @@ def use_cores(rows: int) -> None:
 
     An environment that gives the number of devices keeps it.
     """
-    asked = "device_count" in os.environ.get("XLA_FLAGS", "") or "JAX_NUM_CPU_DEVICES" in os.environ
-    if not asked:
+    if "device_count" in os.environ.get("XLA_FLAGS", "") or "JAX_NUM_CPU_DEVICES" in os.environ:
+        require()
+    else:
         use(max(n for n in range(1, memory.cores() + 1) if rows % n == 0), exactly=False)
 
 

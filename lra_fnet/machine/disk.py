@@ -11,7 +11,6 @@ import glob
 import json
 import os
 import platform
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -20,34 +19,12 @@ from typing import IO, Any
 
 import psutil
 
+from lra_fnet import settings
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
 
 _NAMES = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE")
 _REFUSALS = tuple(os.strerror(getattr(errno, name)) for name in _NAMES)
-
-
-def path(given: Any) -> Path:
-    """Returns a path as a user gave it, with ~ replaced by the home folder.
-
-    All paths of the command line and of the Python interface pass here, so that every library that
-    gets one sees the same.
-
-    Raises:
-      UserError: it is no path, begins with ~ where there is no home folder, or is of a store such
-        as gs:, which is no file system.
-    """
-    if not isinstance(given, str | os.PathLike):
-        raise UserError(f"expected a path as a text or a Path, got {given!r:.80}: name a folder")
-    found = os.path.expanduser(given)
-    if str(found).startswith("~"):
-        raise UserError(f"{given}: there is no such home folder: write the path without ~")
-    if scheme := re.match(r"[A-Za-z][\w+.-]+:/", str(found)):
-        raise UserError(
-            f"expected a path on this machine, got {given}, which begins with {scheme[0][:-1]}: "
-            "mount that place, or copy from and to it"
-        )
-    return Path(found)
 
 
 def replace(path: Path, content: str | bytes) -> None:
@@ -275,5 +252,5 @@ def user_cache() -> Path:
     For a user without a home folder it is one that nobody can write.
     """
     with contextlib.suppress(UserError):
-        return path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "lra-fnet"
+        return settings.path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "lra-fnet"
     return Path(os.devnull, "lra-fnet")

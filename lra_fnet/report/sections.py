@@ -44,7 +44,6 @@ class Report:
     sweeps: Sequence[Grid]  # the trials of each
     speed: Sequence[Grid]  # and memory: benchmarks, and the papers
     literature: Grid  # results on LRA: the papers', later ones, ours and submitted ones
-    recalls: Grid  # by class, of the user's own rows
     spans: Grid  # the required attention spans
     problems: Grid  # damaged files
 
@@ -68,7 +67,6 @@ class Report:
             ],
             "Protocol": [protocol()] if "cpu" in [t.preset for t in self.tables] else [],
             "Sweeps": self.sweeps,
-            "Recall by class": [self.recalls],
             "Required attention span": [self.spans],
             "Left out": [self.problems],
         }
@@ -103,7 +101,6 @@ def build(sources: Sources) -> Report:
         sweeps=list(map(trials, sources.sweeps)),
         speed=speeds(sources.benchmarks),
         literature=literature.grid(standings),
-        recalls=recalls(runs),
         spans=spans(runs, sources.spans),
         problems=Grid("Files that are left out because they are damaged", ["File"], problems),
     )
@@ -259,22 +256,6 @@ def _from_both(table: Table) -> Iterator[tuple[str, Row, Row]]:
         steps = {run.steps + (run.init.steps if run.init else 0) for run in both}
         if other and len(steps) == len({run.data_sha256 for run in both}) == 1:
             yield task, row, other
-
-
-def recalls(runs: Sequence[Record]) -> Grid:
-    """Returns the recall by class of every run on rows of the user's own."""
-    rows = [
-        [tasks.title(run.task), run.preset, names.name_of(run), str(run.seed), *found]
-        for run in runs
-        if run.classes and (found := names.recalls(run))
-    ]
-    head = ["Task", "Preset", "Model", "Seed", "Balanced accuracy", "Floor", "Recall by class"]
-    note = (
-        "On test, in %, at the step that was best on validation. Balanced accuracy: the mean "
-        "recall over the classes that have test rows. Floor: that of one answer for all rows. "
-        "confusion.csv has the rows by label and answer, of other tasks too."
-    )
-    return Grid("Recall by class of your own data", head, rows, [note], words=3)
 
 
 def spans(runs: Sequence[Record], by_folder: Mapping[str, Span]) -> Grid:

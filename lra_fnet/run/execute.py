@@ -181,8 +181,7 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
     loop = moved = None
     try:
         train, validation = map(data.arrays, experiment.task.splits[:2])
-        variables = start and start.variables
-        again = {"start": variables, "afresh": job.force}
+        again = {"start": start and start.variables, "afresh": job.force}
         loop = Loop(experiment, train, validation, job.folder, job.seed, **again)
         here = provenance.of_process()
         earlier = before.processes if before and loop.step else ()

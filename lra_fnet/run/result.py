@@ -48,13 +48,10 @@ class Score(Counts):
         super().__post_init__()
         _ = self.right  # raises if the bits do not fit
         if self.confusion is not None:
-            table, size = np.asarray(self.confusion), len(self.confusion)
-            sums = table.sum(), table.trace() if table.shape == (size, size) else None
-            if sums != (self.count, self.correct) or table.min() < 0:
-                raise ValueError(
-                    f"confusion: expected a square of {self.count} rows, {self.correct} of them "
-                    f"correct, got {table.shape} with {sums}"
-                )
+            table = np.asarray(self.confusion)
+            square = table.shape == (len(table),) * 2 and table.min() >= 0
+            if not square or (table.sum(), table.trace()) != (self.count, self.correct):
+                raise ValueError("confusion: its rows are not the count, or not the correct ones")
 
     @property
     def recall(self) -> dict[int, float]:
@@ -269,7 +266,7 @@ class Record(Process):
     def classes(self) -> tuple[str, ...]:
         """The classes of the user's own rows, by label; () of other tasks."""
         names = next((self.setting(name) for name in self.bound if name.endswith(".labels")), None)
-        return tuple(map(str, names or ()))
+        return tuple(x if x.isprintable() else ascii(x) for x in map(str, names or ()))
 
     @property
     def label(self) -> str:

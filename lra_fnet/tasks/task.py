@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from lra_fnet import settings
 from lra_fnet.baselines import shallow
 from lra_fnet.data import pixels, sources
 from lra_fnet.data.store import SPLITS, Prepared, Raw
 from lra_fnet.errors import UserError, one_line
-from lra_fnet.machine import disk
 from lra_fnet.settings import at_least, one_of
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Task(abc.ABC):
 
     def folder(self, data_dir: str | Path) -> Path:
         """Returns the folder of this data set in `data_dir`."""
-        return disk.path(data_dir) / f"lra_{self.name}" / self.config / self.version
+        return settings.path(data_dir) / f"lra_{self.name}" / self.config / self.version
 
 
 @dataclasses.dataclass(frozen=True)

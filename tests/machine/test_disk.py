@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,15 +17,6 @@ from lra_fnet.machine import disk
 
 def full(*_, **__):
     raise OSError(28, "No space left on device")
-
-
-def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert disk.path("~/lra") == disk.path(tmp_path / "lra") == tmp_path / "lra"
-    assert disk.path("a:b/~") == Path("a:b/~")
-    for wrong in ("~no_one_of_this_name/lra", "gs://bucket/lra", Path("s3://lra"), None, b"lra"):
-        with pytest.raises(UserError):
-            disk.path(wrong)
 
 
 def test_json_file_is_complete_or_absent(tmp_path, monkeypatch):

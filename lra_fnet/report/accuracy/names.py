@@ -2,7 +2,6 @@
 
 import functools
 import re
-import statistics
 from collections.abc import Iterable, Sequence
 
 from lra_fnet import config
@@ -52,22 +51,6 @@ def stages(run: Record, variant: str) -> tuple[str, str]:
     if theirs and (own.startswith(f"{theirs}-") or (own == theirs and not run.overrides)):
         return f"pre-trained ({theirs})", own[len(theirs) + 1 :]
     return "pre-trained", own
-
-
-def recalls(run: Record) -> list[str]:
-    """Returns the balanced accuracy on test, what one answer for all rows has, and the recalls.
-
-    All in %, and of many classes the ten of lowest recall; nothing if they were not recorded.
-    """
-    score = run.score("test")
-    if not (score and score.confusion):
-        return []
-    classes = run.classes or range(len(score.confusion))
-    lowest = sorted(score.recall.items(), key=lambda item: item[1])
-    words = [f"{classes[label]} {recall:.2f}" for label, recall in lowest[:10]]
-    words += [f"{len(lowest) - 10} more above"] * (len(lowest) > 10)
-    balanced = statistics.fmean(score.recall.values())
-    return [f"{balanced:.2f}", f"{100 / len(lowest):.2f}", ", ".join(words)]
 
 
 def in_order(names: Iterable[str], known: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """The report in a terminal: the accuracy tables, and what a run prints at its end."""
 
+import statistics
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -74,9 +75,13 @@ def run_lines(run: Record) -> list[str]:
     if shown.italic:
         lines += ["not significantly above the shallow baseline"]
     lines += [f"majority floor {run.floor.accuracy:.2f} %"]
-    if recalls := names.recalls(run):
-        lines += ["balanced accuracy {} % (floor {} %)".format(*recalls)]
-        lines += [f"recall by class, in %: {recalls[2]}"]
+    if (score := run.score("test")) and (recall := score.recall):
+        balanced, floor = statistics.fmean(recall.values()), 100 / len(recall)
+        lines += [f"balanced accuracy {balanced:.2f} % (floor {floor:.2f} %)"]
+        lowest = sorted((share, label) for label, share in recall.items())[:10]
+        classes = run.classes or range(len(score.confusion or ()))
+        shares = ", ".join(f"{classes[label]} {share:.2f}" for share, label in lowest)
+        lines += [f"recall by class, in %: {shares}{', others more' * (len(recall) > 10)}"]
     for source in () if run.preset in names.UNCOMPARED else names.SOURCES:
         printed = (published_cells(run.model, source) or {}).get(run.task)
         if printed and printed.state != "n/a":
