@@ -85,12 +85,12 @@ def eval_batches(arrays: Arrays, batch_size: int, devices: int = 1) -> Iterator[
     num_rows = len(arrays.labels)
     for start in range(0, num_rows, batch_size):
         places = np.arange(start, start + batch_size)
-        if devices > 1:
-            lengths = arrays.lengths[np.minimum(places, num_rows - 1)].reshape(batch_size, -1)
-            places = places[np.argsort(-lengths.sum(1), kind="stable")]
-            places = places.reshape(-1, devices).T.ravel()
         valid = places < num_rows
         rows = np.where(valid, places, 0)
+        if devices > 1:
+            lengths = arrays.lengths[rows].reshape(batch_size, -1).sum(1)
+            order = np.argsort(-lengths, kind="stable").reshape(-1, devices).T.ravel()
+            rows, valid = rows[order], valid[order]
         yield Batch(*arrays.take(rows), rows.astype(np.int32), valid)
 
 

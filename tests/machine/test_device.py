@@ -34,6 +34,18 @@ def test_a_process_forked_from_one_that_uses_jax_is_refused(monkeypatch):
         device.require()
 
 
+@pytest.mark.parametrize(("cores", "rows", "want"), [(2, 32, 2), (3, 32, 2), (3, 9, 3), (4, 7, 1)])
+def test_as_many_cores_are_devices_as_divide_the_batch(monkeypatch, cores, rows, want):
+    used = []
+    monkeypatch.delenv("XLA_FLAGS")
+    monkeypatch.setattr(device.memory, "cores", lambda: cores)
+    monkeypatch.setattr(device, "use", lambda number, exactly: used.append((number, exactly)))
+    device.use_cores(rows)
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
+    device.use_cores(rows)
+    assert used == [(want, False)]
+
+
 def test_precision_of_products_is_recorded():
     with jax.default_matmul_precision("float32"):
         assert provenance.of_process().versions["JAX_DEFAULT_MATMUL_PRECISION"] == "float32"

@@ -1,5 +1,6 @@
 """Free memory is the machine's, or what the cgroups around the process leave it."""
 
+import os
 from types import SimpleNamespace
 
 import psutil
@@ -7,6 +8,7 @@ import pytest
 
 from lra_fnet.machine import memory
 
+CORES = len(os.sched_getaffinity(0))
 JOB = "slurm/job_1/step_0"
 
 
@@ -35,3 +37,15 @@ def test_cgroups_limit_the_free_memory_and_page_cache_is_free(tmp_path, monkeypa
     for path, limit in limits.items():
         put(tmp_path / "sys/fs/cgroup" / path, limit)
     assert memory.free_memory(tmp_path) == want
+
+
+@pytest.mark.parametrize(
+    ("quota", "want"), [("max 100000", CORES), ("150000 100000", 1), ("1 2", 1)]
+)
+def test_cgroups_limit_the_cores(tmp_path, quota, want):
+    assert memory.cores(tmp_path) == CORES
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"0::/{JOB}\n")
+    (tmp_path / "sys/fs/cgroup/slurm").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/slurm/cpu.max").write_text(f"{quota}\n")
+    assert memory.cores(tmp_path) == want

@@ -82,7 +82,7 @@ def test_complete_run_is_trained_again_only_with_force(train, tmp_path):
     (aside,) = (tmp_path / "runs/cpu/parity/fnet").glob(".seed0.moved-*")
     assert result_of(aside)["parameters_sha256"] == result_of(file.parent)["parameters_sha256"]
     result = result_of(file.parent)
-    result["test"]["best"] |= {"correct": 25, "correct_bits": None}
+    result["test"]["best"] |= {"correct": 25, "correct_bits": None, "confusion": None}
     file.write_text(json.dumps(result))
     assert "sha256" in train()[1]  # it was edited
 
@@ -99,6 +99,22 @@ def test_a_run_stays_if_its_successor_cannot_start(train, tmp_path, monkeypatch,
     monkeypatch.setattr(f"lra_fnet.{where}", refuse)
     assert train("--force")[0] == 2
     assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_goes_on_with_the_devices_that_it_began_with(folders, monkeypatch):
+    begun, used = jobs.read(folders["fnet"]), []
+    monkeypatch.setattr(execute.device, "use", lambda number, **_: used.append(number))
+    monkeypatch.setattr(execute.device, "use_cores", lambda rows: used.append(f"of {rows}"))
+    (process,) = begun.processes
+    two = dataclasses.replace(process, device=dataclasses.replace(process.device, count=2))
+    for processes in ((), (process, two)):
+        one = dataclasses.replace(begun, processes=processes)
+        monkeypatch.setattr(jobs, "read", lambda _, one=one: one)
+        execute._use_devices(dataclasses.replace(one, devices=0), begun.load())
+    for options in ({"force": True}, {"runs": Path("elsewhere")}, {"devices": 3}):
+        job = dataclasses.replace(begun, **{"devices": 0, **options})
+        execute._use_devices(job, begun.load())
+    assert used == [1, 2, "of 4", "of 4", 3]
 
 
 def test_a_folder_that_is_moved_aside_stays_locked(tmp_path):
@@ -335,7 +351,7 @@ def test_command_of_a_job_makes_that_job(monkeypatch, job):
     monkeypatch.setattr("lra_fnet.run.execute.run", jobs.append)
     monkeypatch.setattr("lra_fnet.training.hosts.first", lambda: False)
     assert cli.main(job.command()) == 0
-    assert jobs == [job]
+    assert jobs == [dataclasses.replace(job, devices=0)]
     assert BARE.command() == shlex.split("train --task listops --model fnet --preset cpu")
 
 

@@ -114,6 +114,16 @@ def test_training_and_scoring_use_the_ids_and_mask_of_the_task(black):
         np.testing.assert_array_equal(made, by_hand)
 
 
+def test_devices_score_as_many_long_texts_each_and_the_rows_come_out_in_order():
+    lengths = np.arange(11, 0, -1).astype(np.int32)
+    split = arrays()._replace(lengths=lengths)
+    batches = [*pipeline.eval_batches(split, 4, devices=2)]
+    for batch in batches[:2]:
+        halves = batch.lengths.reshape(2, 2).sum(1)
+        assert abs(halves[0] - halves[1]) <= 2
+    assert pipeline.in_order(batches, [batch.lengths for batch in batches]).tolist() == [*lengths]
+
+
 def test_the_scorer_is_compiled_once():
     built = tiny()
     mesh = pipeline.make_mesh(4)
