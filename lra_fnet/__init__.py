@@ -13,6 +13,7 @@ Each function imports what it needs, so importing the package takes no time.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,20 @@ except importlib.metadata.PackageNotFoundError:  # a checkout that was not insta
     __version__ = "0+unknown"
 
 
+def _registering(function):
+    """Lets a call import modules of ours where the program around it has locked gin's config."""
+
+    @functools.wraps(function)
+    def call(*args, **keywords):
+        import gin
+
+        with gin.unlock_config():
+            return function(*args, **keywords)
+
+    return call
+
+
+@_registering
 def train(
     task: str,
     model: str,
@@ -141,6 +156,7 @@ def train(
     return trained.load_run(asked.folder, imports=asked.imports, denoise=denoise)
 
 
+@_registering
 def evaluate(
     run: TrainedRun | str | Path,
     imports: Sequence[str | Path] = (),
@@ -222,6 +238,7 @@ def _known(kind: str, gin_dirs: Sequence[str | Path]) -> list[str]:
     return config.known(kind, [*map(settings.path, _several(gin_dirs))])
 
 
+@_registering
 def load(
     task: str,
     split: str,
@@ -294,6 +311,7 @@ def load(
     return arrays if batch_size is None else tasks.Batches(arrays, batch_size)
 
 
+@_registering
 def load_run(
     folder: str | Path,
     checkpoint: Literal["best", "last"] | None = None,
