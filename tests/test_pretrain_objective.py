@@ -141,7 +141,8 @@ def test_presets_have_the_papers_block_and_heads(preset, model):
     assert (encoder.norm, encoder.pooling, encoder.mlp_dim) == ("post", "tanh", 4 * dim)
     assert encoder.num_heads == dim // 64
     if preset == "paper-pretrain":
-        want = census.fnet_count(model, 768, 12)
+        biases = 4 * 768 * {"transformer": 12, "fnet_hybrid": 2}.get(model, 0)  # of attention
+        want = census.fnet_count(model, 768, 12) + biases
         assert sum(x.size for x in jax.tree.leaves(shapes["encoder"])) == want
     rates = made.optimizer.schedule()(np.array([0, made.optimizer.warmup, made.run.num_steps]))
     np.testing.assert_allclose(rates, [0, made.optimizer.learning_rate, 0], atol=1e-9)
