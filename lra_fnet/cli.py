@@ -314,6 +314,7 @@ def _existing(args, *options: str) -> dict[Path, None]:
 @contextlib.contextmanager
 def _joined(args):
     """Joins the other processes of a run, if there are any."""
+    config.texts(args.task, args.model, args.preset, args.gin_dirs)  # names, before JAX is imported
     from lra_fnet.training import hosts
 
     given = args.coordinator, args.processes, args.process

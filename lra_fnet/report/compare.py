@@ -1,6 +1,7 @@
 """Compares two runs or two models: the difference with its interval, and everything else."""
 
 import dataclasses
+import glob
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,10 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
     """
     if run := read(Path(text), moved=True):
         return [run]
-    collected, problems = collect(roots)
+    named = text.count("/") == 2 and all(text.split("/"))
+    collected, problems = collect(roots, glob.escape(text) if named else "*/*/*")
+    if not collected:  # for the names that are close
+        collected, problems = collect(roots)
     for problem in problems:
         progress.say(f"left out: {problem}")
     runs = sorted((run for run in collected if run.label == text), key=lambda run: run.seed)

@@ -451,7 +451,7 @@ def write(folder: Path, value: dict[str, Any]) -> Record:
     return record
 
 
-def collect(roots: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
+def collect(roots: Sequence[str | Path], label: str = "*/*/*") -> tuple[list[Record], list[str]]:
     """Returns every result under <root>/<preset>/<task>/<model>[+<variant>]/seed<k>/.
 
     A run that has the same path in two roots counts once, with the earlier root's result: with the
@@ -459,6 +459,7 @@ def collect(roots: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
 
     Args:
       roots: folders, in the order of precedence.
+      label: preset/task/name, in which an asterisk is any text.
 
     Returns:
       The records, sorted by label and seed; and a line about each file that is left out because it
@@ -467,7 +468,7 @@ def collect(roots: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     records: dict[tuple[str, ...], Record] = {}
     problems = []
     for root in map(Path, roots):
-        for file in sorted(root.glob("*/*/*/*/result.json")):
+        for file in sorted(root.glob(f"{label}/*/result.json")):
             parts = file.relative_to(root).parts[:-1]
             hidden = any(part[0] == "." for part in parts)  # as those of runs moved aside
             if hidden or parts in records or not re.fullmatch(r"seed\d+", parts[-1]):

@@ -106,7 +106,7 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(folders, monkeypatch)
     monkeypatch.setattr(execute.device, "use", lambda number, **_: used.append(number))
     monkeypatch.setattr(execute.device, "use_cores", lambda rows: used.append(f"of {rows}"))
     (process,) = begun.processes
-    two = dataclasses.replace(process, device=dataclasses.replace(process.device, count=2))
+    two = dataclasses.replace(process, device=dataclasses.replace(process.device, count=3))
     for processes in ((), (process, two)):
         one = dataclasses.replace(begun, processes=processes)
         monkeypatch.setattr(jobs, "read", lambda _, one=one: one)
@@ -114,7 +114,7 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(folders, monkeypatch)
     for options in ({"force": True}, {"runs": Path("elsewhere")}, {"devices": 3}):
         job = dataclasses.replace(begun, **{"devices": 0, **options})
         execute._use_devices(job, begun.load())
-    assert used == [1, 2, "of 4", "of 4", 3]
+    assert used == [1, 3, "of 4", "of 4", 3]
 
 
 def test_a_folder_that_is_moved_aside_stays_locked(tmp_path):
