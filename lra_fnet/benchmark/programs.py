@@ -54,7 +54,7 @@ def infer(built: Experiment) -> Timed:
     batch = jax.tree.map(lambda x: x[0], random_batches(built))
     variables = jax.device_put(built.init(0), NamedSharding(mesh, pipeline.WHOLE))
     rows = jax.device_put(batch, NamedSharding(mesh, pipeline.ROWS))
-    return _timed(functools.partial(score.outputs, built.objective), (variables, rows))
+    return _timed(score.outputs_of(built.objective, mesh), (variables, rows))
 
 
 def mixing(built: Experiment) -> tuple[Timed, Timed]:

@@ -6,7 +6,7 @@ import os
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine import memory
 
-_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # for each operation
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # for FFTs; products keep their threads
 _process: int | None = None  # that started JAX's backend
 _REQUIRED = {  # settings of JAX that would change results without a trace
     "jax_enable_x64": (False, "makes models float64"),
@@ -51,9 +51,9 @@ def require() -> None:
 
 
 def use(number: int, *, exactly: bool = True) -> None:
-    """Divides a CPU into devices of one core each, before JAX starts; a single one has all cores.
+    """Divides a CPU into devices that share its cores, before JAX starts.
 
-    What devices of one core compute depends on their number, not on the cores of the machine.
+    Several devices have FFTs of one thread each, whose bits do not depend on the number of cores.
 
     Args:
       number: of devices.
@@ -90,7 +90,7 @@ def use_cores(rows: int) -> None:
 
 
 def threads() -> int:
-    """Returns how many threads an operation may use on a CPU, those of all devices together."""
+    """Returns how many threads an FFT may use on a CPU, those of all devices together."""
     one = _ONE_THREAD in os.environ.get("XLA_FLAGS", "")
     return 1 if one else len(os.sched_getaffinity(0))
 
@@ -100,4 +100,4 @@ def cores_of_device() -> int:
     import jax
 
     several = jax.process_count() > 1
-    return 1 if several else max(1, threads() // jax.local_device_count())
+    return 1 if several else max(1, len(os.sched_getaffinity(0)) // jax.local_device_count())

@@ -186,10 +186,8 @@ class TrainedRun:
     @functools.cached_property
     def _program(self):
         mesh, rows = pipeline.make_mesh(jax.device_count()), pipeline.ROWS
-        outputs = functools.partial(score.outputs, Classify(self.task, self.model))
-        by_rows = pipeline.per_device(outputs, mesh, pipeline.WHOLE, rows, out=rows)
         # A function of this run: jax would share the program with an equal model of other decisions
-        program = jax.jit(by_rows if mesh.size > 1 else outputs)
+        program = jax.jit(score.outputs_of(Classify(self.task, self.model), mesh))
         variables = jax.device_put(self.variables, NamedSharding(mesh, pipeline.WHOLE))
         return lambda batch: program(variables, pipeline.spread(batch, mesh, rows))
 

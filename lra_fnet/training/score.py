@@ -1,5 +1,6 @@
 """Scoring of a split: every row counts once, at any batch size and number of devices."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -25,6 +26,14 @@ def outputs(objective: Objective, variables, batch):
     slices = jax.tree.map(lambda x: x.reshape(-1, slice_rows, *x.shape[1:]), batch)
     sliced = jax.lax.map(lambda part: objective.outputs(variables, part)[0], slices)
     return jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), sliced)
+
+
+def outputs_of(objective: Objective, mesh: Mesh) -> Callable:
+    """Returns the function (variables, batch) -> `outputs`, of each device on its rows."""
+    function = functools.partial(outputs, objective)
+    if mesh.size == 1:
+        return function
+    return pipeline.per_device(function, mesh, pipeline.WHOLE, pipeline.ROWS, out=pipeline.ROWS)
 
 
 def variation(logits: np.ndarray) -> float:
