@@ -43,8 +43,8 @@ class Product(NamedTuple):
 def count(program) -> tuple[float, Counter[Product]]:
     """Counts the operations of a program (a jaxpr), and its dense products.
 
-    A scan counts as often as it runs, another loop once, and of two branches the one with more
-    operations. A Fourier transform of N complex numbers takes 5 N log2 N operations, of real ones
+    A scan counts as often as it runs, another loop once, what each device of a CPU does as often as
+    there are devices, which share its cores, and of two branches the one with more operations. A Fourier transform of N complex numbers takes 5 N log2 N operations, of real ones
     half of them, as is usual.
     """
     operations, products = 0.0, Counter()
@@ -63,6 +63,8 @@ def count(program) -> tuple[float, Counter[Product]]:
         if name == "cond":
             inner = [max(inner, key=lambda counted: counted[0])]
         times = parameters["length"] if name == "scan" else 1
+        if name == "shard_map" and jax.default_backend() == "cpu":
+            times = parameters["mesh"].size
         for more, their_products in inner:
             operations += times * more
             for product, number in their_products.items():

@@ -34,6 +34,13 @@ def test_batched_products_and_those_inside_calls_are_found():
     assert products == {work.Product(3, 5, 3, 2, "bfloat16"): 1}
 
 
+def test_products_of_each_device_count():
+    rows = jax.sharding.PartitionSpec("data")
+    mesh = jax.sharding.AbstractMesh((2,), ("data",))
+    program = jax.shard_map(lambda x: x @ x.T, mesh=mesh, in_specs=rows, out_specs=rows)
+    assert counted(program, jnp.ones((6, 5)))[1] == {work.Product(3, 5, 3, 1, "float32"): 2}
+
+
 def test_of_two_branches_the_one_with_more_operations_counts():
     def program(x, w):
         return lax.cond(x[0, 0] > 0, lambda x: x @ w @ w, lambda x: x @ w, x) @ w

@@ -1,8 +1,9 @@
 """PyTorch's side of a benchmark: FNet and BERT of `transformers`.
 
-    python tests/peers/pytorch.py TASK MODEL PRESET LENGTH FILE
+    python tests/peers/pytorch.py TASK MODEL PRESET LENGTH FILE [NAME=VALUE ...]
 
-measures ours, eager and compiled PyTorch in turn, and writes a benchmark.json for the report.
+measures training and inference of ours, eager and compiled PyTorch in turn, and writes a
+benchmark.json for the report. On a CPU ours has as many devices as cores, and one in a second row.
 
 They have the sizes of the experiment: width, layers, heads, dropout, vocabulary, length, batch and
 classes. They train with its AdamW, its clipping and cross-entropy. They keep their own embedding,
@@ -186,10 +187,14 @@ def _autocast(built, device: str):
     return torch.autocast(device, torch.bfloat16, enabled=built.model.encoder.dtype == "bfloat16")
 
 
-def main(task: str, model: str, preset: str, length: str, file: str) -> None:
-    """Measures training in turn and writes the results."""
-    ours = case.Case("train", "ours", task, model, preset, int(length), label=model)
-    group = [dataclasses.replace(ours, side=side) for side in ("ours", "eager", "compiled")]
+def main(task: str, model: str, preset: str, length: str, file: str, *bindings: str) -> None:
+    """Measures both in turn and writes the results."""
+    names = (task, model, preset, int(length))
+    group = []
+    for what in ("train", "infer"):
+        ours = case.Case(what, "ours", *names, label=model, overrides=bindings, seconds=1.0)
+        group += [dataclasses.replace(ours, side=side) for side in ("ours", "eager", "compiled")]
+        group += [dataclasses.replace(ours, label=f"{model}, 1 device", devices=1)]
 
     def start(cell):
         return turns.Child(cell, None if cell.side == "ours" else Side)
