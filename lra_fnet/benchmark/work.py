@@ -43,9 +43,10 @@ class Product(NamedTuple):
 def count(program) -> tuple[float, Counter[Product]]:
     """Counts the operations of a program (a jaxpr), and its dense products.
 
-    A scan counts as often as it runs, another loop once, what each device of a CPU does as often as
-    there are devices, which share its cores, and of two branches the one with more operations. A Fourier transform of N complex numbers takes 5 N log2 N operations, of real ones
-    half of them, as is usual.
+    A scan counts as often as it runs, another loop once, what a device of a CPU does as often as
+    there are devices, which share its cores, and of two branches the one with more operations. A
+    Fourier transform of N complex numbers takes 5 N log2 N operations, of real ones half of them,
+    as is usual.
     """
     operations, products = 0.0, Counter()
     for equation in program.eqns:
