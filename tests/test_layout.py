@@ -22,7 +22,7 @@ ROOMS = {  # in the order of imports: a room imports only those above it; at mos
     "settings": 80,
     "counts": 60,
     "machine": 480,
-    "config": 575,
+    "config": 590,
     "data": 1_050,
     "baselines": 300,
     "tasks": 1_880,
@@ -31,7 +31,7 @@ ROOMS = {  # in the order of imports: a room imports only those above it; at mos
     "objective": 260,
     "optim": 150,
     "experiment": 240,
-    "training": 900,
+    "training": 905,
     "run": 1_690,
     "sweep": 660,
     "significance": 150,
@@ -102,7 +102,7 @@ def test_rooms_keep_their_size():
     assert lines.keys() == ROOMS.keys()
     assert {name: n for name, n in lines.items() if n > ROOMS[name]} == {}
     assert sum(lines.values()) <= 14_850
-    assert count.rooms(ROOT / "tests").total() <= 16_250
+    assert count.rooms(ROOT / "tests").total() <= 16_300
     assert count.gin_files() <= 130
     assert count.make_variables() <= 20
 
