@@ -58,7 +58,7 @@ def test_list_names_what_exists_with_a_sentence_each(command, kind):
         ("list modls", "modls"),
         ("train --task listops --model fnet --hosts slurm", "--hosts: invalid choice: 'slurm'"),
         ("train --model fnet", "--task"),
-        ("train --task listops --model fnet,linear", "got 'fnet,linear'"),
+        ("train --task listops --model fnet,linear", "unknown model 'fnet,linear'"),
         ("train --task all --model fnet", "unknown task 'all'"),
         ("train --task= --model fnet", "--task: expects a value, got none"),
         ("finish --name none", "no sweep 'none'"),

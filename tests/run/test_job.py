@@ -349,6 +349,7 @@ def test_command_of_a_job_makes_that_job(monkeypatch, job):
     """And with the defaults left out it is short."""
     jobs = []
     monkeypatch.setattr("lra_fnet.run.execute.run", jobs.append)
+    monkeypatch.setattr("lra_fnet.config.texts", lambda *_: [])  # no file is there
     monkeypatch.setattr("lra_fnet.training.hosts.first", lambda: False)
     assert cli.main(job.command()) == 0
     assert jobs == [dataclasses.replace(job, devices=0)]
