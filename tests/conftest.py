@@ -27,7 +27,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
 # Half of the time goes into compiling small programs, here and in the commands that tests start.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {hasty.FLAGS}".strip()
+# One device, or the first command of a process would make every core one.
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), hasty.FLAGS, "--xla_force_host_platform_device_count=1"]
+).strip()
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # 9 % of the time of a training's tests
 
 import gin
