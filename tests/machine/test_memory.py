@@ -43,7 +43,6 @@ def test_cgroups_limit_the_free_memory_and_page_cache_is_free(tmp_path, monkeypa
     ("quota", "want"), [("max 100000", CORES), ("150000 100000", 1), ("1 2", 1)]
 )
 def test_cgroups_limit_the_cores(tmp_path, quota, want):
-    assert memory.cores(tmp_path) == CORES
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(f"0::/{JOB}\n")
     (tmp_path / "sys/fs/cgroup/slurm").mkdir(parents=True)
