@@ -82,8 +82,9 @@ def train(
     A run that is complete is opened without training. This changes of the whole process: memory
     that is freed stays with it, compiled programs are kept in the user's cache (environment
     variables and settings of JAX, a filter for its warnings), folders of `imports` are added to
-    sys.path, and while it trains, SIGINT, SIGTERM and SIGHUP save the run before they end the call;
-    a second SIGINT raises KeyboardInterrupt at once. gin's bindings are afterwards as before.
+    sys.path, tables raise csv's limit of a field, `devices` sets JAX's CPU devices and
+    XLA_FLAGS, and while it trains, SIGINT, SIGTERM and SIGHUP save the run before they end the
+    call; a second SIGINT raises KeyboardInterrupt at once. gin's bindings are afterwards as before.
 
     Args:
         task: a name of `list_tasks`.
@@ -217,7 +218,6 @@ def _literal(value) -> str:
 def _folder(run: TrainedRun | str | Path) -> Path:
     if not isinstance(run, str | Path) and not hasattr(run, "folder"):
         raise errors.UserError(f"expected a trained run or its folder, got {run!r}: name one")
-
     return settings.path(run) if isinstance(run, str | Path) else run.folder
 
 
@@ -278,7 +278,6 @@ def load(
     """
     from lra_fnet import tasks
     from lra_fnet.data import sources
-    from lra_fnet.settings import at_least
 
     libraries = {
         "numpy": ("numpy", "numpy"),
@@ -288,7 +287,7 @@ def load(
     if as_ not in libraries:
         raise errors.UserError(f"as_ must be one of {', '.join(libraries)}, got {as_!r}")
     if batch_size is not None:
-        at_least("batch_size", batch_size, 1, 32)
+        settings.at_least("batch_size", batch_size, 1, 32)
     module, package = libraries[as_]
     try:
         library = importlib.import_module(module)

@@ -106,13 +106,11 @@ class Child:
 
 
 def _devices(number: int) -> dict[str, str]:
-    """Returns the environment in which a process sees that many devices."""
+    """Returns the environment in which a process sees that many GPUs; `device.use` is for CPUs."""
     if not number:
         return {}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(number))))
-    return {
-        "CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:number]),
-    }
+    return {"CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:number])}
 
 
 def run(

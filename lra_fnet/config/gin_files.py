@@ -132,7 +132,7 @@ def texts(
     return [GinText(w, p[i]) for i in (0, 1) for (w, _), p in zip(parts, pairs, strict=True)]
 
 
-def expanded(path: Path, dirs: Sequence[Path] = (), by: Sequence[Path] = ()) -> Iterator[GinText]:
+def expanded(path: Path, dirs: Sequence[Path] = (), depth: int = 0) -> Iterator[GinText]:
     """Yields the text of a gin file in parts, with those of the files that it includes in between.
 
     A file that is included lies beside the including one, in `dirs`, or is a shipped one. Every
@@ -141,7 +141,7 @@ def expanded(path: Path, dirs: Sequence[Path] = (), by: Sequence[Path] = ()) -> 
     Args:
       path: the file.
       dirs: folders with more gin files.
-      by: the files that include it.
+      depth: of the files that include it.
 
     Raises:
       UserError: a file cannot be read, is not there, or includes itself.
@@ -152,11 +152,11 @@ def expanded(path: Path, dirs: Sequence[Path] = (), by: Sequence[Path] = ()) -> 
             waiting.append(line)
             continue
         inner = _find(match[2], (path.parent, *dirs))
-        if inner is None or len(by) == _DEEPEST:
+        if inner is None or depth == _DEEPEST:
             problem = "a file beside it, in --gin-dir or shipped" if inner is None else "no circle"
             raise UserError(f"{path}, line {number}: {line.strip()} expects {problem}: correct it")
         yield GinText(where, "\n".join(waiting))
-        yield from expanded(inner, dirs, (*by, path))
+        yield from expanded(inner, dirs, depth + 1)
         waiting = [""] * number
     yield GinText(where, "\n".join(waiting))
 

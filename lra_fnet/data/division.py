@@ -6,6 +6,7 @@ are added later move no other row.
 """
 
 import array
+import collections
 import hashlib
 import re
 import unicodedata
@@ -73,8 +74,8 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
             f"{source}: expected 2 to {_MOST_CLASSES:,} labels, got {len(labels):,}: {shown}"
         )
     say(f"{source}: {len(names):,} classes: {shown}{' ...' if len(names) > 10 else ''}")
-    seen = [*map(_seen, labels)]
-    if alike := sorted((x for x in labels if seen.count(_seen(x)) > 1), key=_seen):
+    seen = collections.Counter(map(_seen, labels))
+    if alike := sorted((x for x in labels if seen[_seen(x)] > 1), key=_seen):
         listed = ", ".join(map(ascii, alike[:10]))[:1000]
         say(f"{source}: these labels look alike, and each is a class of its own: {listed}")
     return names

@@ -19,9 +19,8 @@ def use() -> None:
     If it cannot be written, JAX keeps nothing. JAX_ENABLE_COMPILATION_CACHE=false turns the cache
     off, as for any program that uses JAX.
     """
-    folder = os.path.expanduser(os.environ.get("JAX_COMPILATION_CACHE_DIR", ""))
-    folder = folder or str(disk.user_cache() / "jax")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(disk.user_cache() / "jax")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder = os.path.expanduser(folder)
     # JAX compiles again what another process is writing, or was killed while it wrote.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
     # Together, the small programs around the update take as long to compile as the update itself.

@@ -170,7 +170,7 @@ def _held(asked: Asked) -> Record | None:
 def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
     """Trains and evaluates; returns the object of result.json.
 
-    With --force the old run stays in its folder until the new one has made a step.
+    With --force, the old run is moved aside before the first step, and back if there is none.
 
     Args:
       asked: the run.
