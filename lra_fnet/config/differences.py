@@ -10,7 +10,6 @@ from typing import NamedTuple
 import gin
 
 from lra_fnet.config.bindings import literal, values
-from lra_fnet.config.loading import alone, only_ours
 
 # Settings of mixers that change time and memory but not what is computed, except for rounding.
 SPEED_ONLY = (
@@ -81,9 +80,6 @@ def _parameter(name: str) -> inspect.Parameter | None:
     """Returns the parameter that a binding sets; None if the code has none of that name."""
     owner, _, name = name.rpartition(".")
     try:
-        with alone():
-            only_ours()
-            found = gin.get_configurable(owner.rpartition("/")[2])
-        return inspect.signature(found).parameters[name]
+        return inspect.signature(gin.get_configurable(owner.rpartition("/")[2])).parameters[name]
     except (ValueError, KeyError):
         return None

@@ -4,7 +4,6 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import gin
 from gin import config as gin_config
@@ -13,13 +12,12 @@ from lra_fnet.config import schedule
 from lra_fnet.config.bindings import normalise
 from lra_fnet.config.gin_files import GinText
 from lra_fnet.config.parsing import bound_in, bound_names, parse
-from lra_fnet.config.user_code import import_modules, modules_of
+from lra_fnet.config.user_code import import_modules
 from lra_fnet.errors import UserError, unknown
 
 _lock = threading.RLock()
 # What `gin.clear_config` clears and parsing fills; gin has no function that gives it back.
 _STATE = ("_CONFIG", "_CONFIG_PROVENANCE", "_OPERATIVE_CONFIG", "_SINGLETONS", "_IMPORTS")
-_hidden: dict[str, Any] = {}  # what `only_ours` has taken from gin's registry
 _inside = False  # the block of an outer `alone`
 
 
@@ -27,7 +25,7 @@ _inside = False  # the block of an outer `alone`
 def alone() -> Iterator[None]:
     """Lets one thread at a time use gin, which has one config per process. Also a decorator.
 
-    In the end gin has the config again that the program around this package gave it, and all names.
+    In the end gin has the config again that the program around this package gave it.
     """
     global _inside
     with _lock:
@@ -44,22 +42,6 @@ def alone() -> Iterator[None]:
                 part.clear()
                 part.update(content)
             gin_config._set_config_is_locked(locked)
-            while _hidden:
-                gin_config._REGISTRY.__setitem__(*_hidden.popitem())
-
-
-def only_ours(imports: Sequence[str] = ()) -> None:
-    """Hides configurables of other modules with names of ours, for a block of `alone`.
-
-    Args:
-      imports: the user's modules, already imported, whose names stay.
-    """
-    registry, own = gin_config._REGISTRY, {*modules_of(imports)}
-    selectors = [selector.rpartition(".") for selector, _ in registry.items()]
-    ours = {name for module, _, name in selectors if module.startswith("lra_fnet.")}
-    for module, dot, name in selectors if _inside else ():
-        if name in ours and not module.startswith("lra_fnet.") and module not in own:
-            _hidden[module + dot + name] = registry.pop(module + dot + name)
 
 
 def load(
@@ -85,7 +67,6 @@ def load(
     """
     gin.clear_config()
     import_modules(imports)
-    only_ours(imports)
     overrides = [GinText(f"--set {text!r}", normalise(text)) for text in bindings]
     declared: set[str] = set()
     for where, text in (*texts, *overrides):
@@ -113,7 +94,6 @@ def load_operative(text: str, imports: Sequence[str] = ()) -> None:
     """
     gin.clear_config()
     import_modules(imports)
-    only_ours(imports)
     parse(text, "the run's config", trusted=False)
 
 

@@ -68,11 +68,6 @@ def used_imports(names: Sequence[str], text: str) -> tuple[str, ...]:
     return tuple(name for name in names if _module(name) in used or not _registers(_module(name)))
 
 
-def modules_of(names: Iterable[str]) -> list[str]:
-    """Returns imported modules and those of the user's that they import."""
-    return [module for name in names for module in _imported[_key(name)]]
-
-
 def _import(name: str) -> dict[str, Path]:
     """Imports a module; returns its file and those of the user's that it imports, by module."""
     path, module = Path(name).resolve(), _module(name)
