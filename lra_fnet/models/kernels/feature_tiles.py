@@ -5,12 +5,10 @@ caches of a core, and the backward pass computes it again. M is the number of fe
 usually many times the width of a head, so whole arrays of them are what costs time and memory.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
-from lra_fnet.models.kernels.tiles import Tile, cut, each_head, loop, product, put
+from lra_fnet.models.kernels.tiles import Kernel, Tile, cut, each_head, loop, product, put
 
 
 def attend(query, key, value, mask, features, *, size, padding_unread=False) -> jax.Array:
@@ -34,27 +32,17 @@ def attend(query, key, value, mask, features, *, size, padding_unread=False) -> 
     # The sum over a value of 1 is what the other sums are divided by.
     value = jnp.concatenate([value, jnp.ones_like(value[..., :1])], axis=-1)
 
-    def attend_one(tile, query, key, value, mask, number):
-        return _attend(tile.keys, query, key, value, mask, features, number)
-
-    tile = Tile(queries=size, keys=size)
-    out = each_head(attend_one, query, key, value, mask, tile=tile, padding_unread=padding_unread)
-    return out[..., :-1]
+    arguments = _KERNEL, query, key, value, mask, features
+    return each_head(*arguments, tile=Tile(size, size), padding_unread=padding_unread)[..., :-1]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(size, query, key, value, mask, features, number):
-    """Attends in the first `number` (of queries, of keys) tiles; the other rows give zeros."""
-    return _forward(size, query, key, value, mask, features, number)[0]
+def _forward(tile, query, key, value, mask, number, features):
+    """See `Kernel`; for keys and queries in tiles of one size.
 
-
-def _forward(size, query, key, value, mask, features, number):
-    """Returns the result, and with the arguments and it what the backward pass needs.
-
-    These are the largest exponent of each feature over the keys, [1, M], the sums of the values
+    It keeps the largest exponent of each feature over the keys, [1, M], the sums of the values
     with phi(K) as weights, [V, M], and each query's largest exponent and divisor, [N, 1].
     """
-    wide = query.dtype
+    size, wide = tile.keys, query.dtype
     low = jnp.finfo(wide).min
 
     def add_keys(j, state):
@@ -80,13 +68,13 @@ def _forward(size, query, key, value, mask, features, number):
     ones = jnp.ones((len(query), 1), wide)
     start = jnp.zeros((len(query), value.shape[1]), value.dtype), ones, ones
     out, top, divisor = loop(number[0], len(query) // size, row, start)
-    arguments = query, key, value, mask, features, number
-    return out, (*arguments, peak, sums, out, top, divisor)
+    return out, (peak, sums, top, divisor)
 
 
-def _backward(size, kept, cotangent):
-    query, key, value, mask, features, number, peak, sums, out, top, divisor = kept
-    wide = query.dtype
+def _backward(
+    tile, query, key, value, mask, number, features, peak, sums, top, divisor, out, cotangent
+):
+    size, wide = tile.keys, query.dtype
     slope = cotangent.astype(wide) / divisor  # of each query's sums; the last one is the divisor
     last = slope[:, -1:] - (slope * out).sum(axis=1, keepdims=True)
     slope = jnp.concatenate([slope[:, :-1], last], axis=1)
@@ -114,10 +102,10 @@ def _backward(size, kept, cotangent):
 
     start = jnp.zeros_like(key), jnp.zeros(value.shape, wide)
     key_slope, value_slope = loop(number[1], len(key) // size, column, start)
-    return query_slope, key_slope, value_slope.astype(value.dtype), None, None, None
+    return query_slope, key_slope, value_slope.astype(value.dtype)
 
 
-_attend.defvjp(_forward, _backward)
+_KERNEL = Kernel(_forward, _backward)
 
 
 def _of_keys(keys, features):

@@ -7,6 +7,7 @@ does the same for the Performer's attention.
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -36,51 +37,89 @@ def attend(query, key, value, mask, *, tile: Tile, padding_unread=False) -> jax.
       [B, L, H, V] in value's dtype, zeros without a key; scores and sums are float32 (or wider).
     """
     query = query * query.shape[-1] ** -0.5
-    return each_head(_attend, query, key, value, mask, tile=tile, padding_unread=padding_unread)
+    return each_head(_KERNEL, query, key, value, mask, tile=tile, padding_unread=padding_unread)
 
 
-def each_head(attend_one, query, key, value, mask, *, tile: Tile, padding_unread) -> jax.Array:
+class Kernel(NamedTuple):
+    """Attention in one head of one text: functions of arrays of whole tiles.
+
+    `forward` takes the tile, query [N, K], key [M, K], value [M, V], mask bool [M], the number of
+    (tiles of queries, tiles of keys) behind which nothing is read, and the arrays that all heads
+    share. It returns [N, V], with zeros behind those queries, and arrays for `backward`, which
+    takes the same, the result, these arrays and a cotangent, and returns those of query, key and
+    value.
+    """
+
+    forward: Callable[..., tuple[jax.Array, tuple[jax.Array, ...]]]
+    backward: Callable[..., tuple[jax.Array, ...]]
+
+
+def each_head(kernel, query, key, value, mask, *shared, tile: Tile, padding_unread) -> jax.Array:
     """Attends in one head of one text at a time; arguments and result as in `attend`.
 
-    `attend_one` takes a tile that divides the lengths, query [N, K], key [M, K], value [M, V], mask
-    bool [M] and the number of (tiles of queries, tiles of keys) behind which nothing is read; it
-    returns [N, V], with zeros there.
+    All heads use the arrays in `shared`, which get no gradient.
     """
     texts, length, heads, width = value.shape
     tile = Tile(*(_ceil(length, _ceil(length, most)) for most in tile))
-
-    def padded(x, size):
-        return jnp.pad(x, ((0, -len(x) % size), (0, 0)))
-
-    def of_one(arrays):
-        mask, query, key, value = arrays
-        end = jnp.where(mask, jnp.arange(1, length + 1, dtype=jnp.int32), 0).max()
-        rows = end if padding_unread else jnp.int32(length)
-        number = _ceil(rows, tile.queries), _ceil(end, tile.keys)
-        query = padded(query, tile.queries)
-        key, value, mask = (padded(x, tile.keys) for x in (key, value, mask[:, None]))
-        return jnp.asarray(attend_one(tile, query, key, value, mask[:, 0], number))[:length]
-
     arrays = (jnp.swapaxes(x, 1, 2).reshape(-1, *x.shape[1::2]) for x in (query, key, value))
-    out = lax.map(of_one, (jnp.repeat(mask, heads, axis=0), *arrays))
+    arrays = *arrays, jnp.repeat(mask, heads, axis=0)
+    out = jnp.asarray(_map(kernel, tile, padding_unread, arrays, shared))
     return jnp.swapaxes(out.reshape(texts, heads, length, width), 1, 2)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _map(kernel, tile, padding_unread, arrays, shared):
+    return _map_forward(kernel, tile, padding_unread, arrays, shared)[0]
+
+
+def _map_forward(kernel, tile, padding_unread, arrays, shared):
+    # The derivative is that of the whole map, so that arrays are kept as they are: that of each
+    # head would keep copies of them.
+    def forward(arrays):
+        out, kept = kernel.forward(tile, *_whole_tiles(tile, padding_unread, *arrays), *shared)
+        return out[: len(arrays[0])], kept
+
+    out, kept = lax.map(forward, arrays)
+    return out, (arrays, shared, out, kept)
+
+
+def _map_backward(kernel, tile, padding_unread, kept, cotangent):
+    arrays, shared, out, kept = kept
+
+    def backward(one):
+        arrays, kept, *wide = one
+        wide = (_padded(x, tile.queries) for x in wide)
+        given = *_whole_tiles(tile, padding_unread, *arrays), *shared
+        slopes = kernel.backward(tile, *given, *kept, *wide)
+        return tuple(slope[: len(arrays[0])] for slope in slopes)
+
+    slopes = lax.map(backward, (arrays, kept, out, cotangent))
+    return (*slopes, None), (None,) * len(shared)
+
+
+_map.defvjp(_map_forward, _map_backward)
+
+
+def _whole_tiles(tile, padding_unread, query, key, value, mask):
+    """Returns the arrays of one head, padded, and the number of tiles to read."""
+    length = len(query)
+    end = jnp.where(mask, jnp.arange(1, length + 1, dtype=jnp.int32), 0).max()
+    rows = end if padding_unread else jnp.int32(length)
+    number = _ceil(rows, tile.queries), _ceil(end, tile.keys)
+    key, value, mask = (_padded(x, tile.keys) for x in (key, value, mask[:, None]))
+    return _padded(query, tile.queries), key, value, mask[:, 0], number
+
+
+def _padded(x, size):
+    return jnp.pad(x, ((0, -len(x) % size), (0, 0)))
 
 
 def _ceil(number, size):
     return (number + size - 1) // size
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(tile, query, key, value, mask, number):
-    """Attends in the first `number` (of queries, of keys) tiles; the other rows give zeros."""
-    return _forward(tile, query, key, value, mask, number)[0]
-
-
 def _forward(tile, query, key, value, mask, number):
-    """Returns the result, and with the arguments and it what the backward pass needs.
-
-    That is the logarithm of each row's sum of exponentials, [N, 1]; infinite without a key.
-    """
+    """See `Kernel`; keeps the log of each row's sum of exponentials, infinite without a key."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     low = jnp.finfo(wide).min
 
@@ -108,11 +147,10 @@ def _forward(tile, query, key, value, mask, number):
     out = jnp.zeros((len(query), value.shape[1]), value.dtype)
     logsums = jnp.full((len(query), 1), jnp.inf, wide)
     out, logsums = loop(number[0], len(query) // tile.queries, row, (out, logsums))
-    return out, (query, key, value, mask, number, out, logsums)
+    return out, (logsums,)
 
 
-def _backward(tile, kept, cotangent):
-    query, key, value, mask, number, out, logsums = kept
+def _backward(tile, query, key, value, mask, number, logsums, out, cotangent):
     wide = logsums.dtype
     mean = (out.astype(wide) * cotangent.astype(wide)).sum(axis=1, keepdims=True)
 
@@ -144,11 +182,10 @@ def _backward(tile, kept, cotangent):
     start = jnp.zeros(query.shape, wide), *(jnp.zeros(x.shape[::-1], wide) for x in (key, value))
     query_slope, *others = loop(number[0], len(query) // tile.queries, row, start)
     slopes = query_slope, *(x.T for x in others)
-    slopes = (s.astype(x.dtype) for s, x in zip(slopes, (query, key, value), strict=True))
-    return *slopes, None, None
+    return tuple(s.astype(x.dtype) for s, x in zip(slopes, (query, key, value), strict=True))
 
 
-_attend.defvjp(_forward, _backward)
+_KERNEL = Kernel(_forward, _backward)
 
 
 def loop(number, most, step, state):
