@@ -8,6 +8,7 @@ import numpy as np
 from lra_fnet import counts
 from lra_fnet.benchmark.files import Result
 from lra_fnet.machine import typed_json
+from lra_fnet.report.accuracy import build as accuracy
 from lra_fnet.run import result as results
 
 
@@ -103,6 +104,12 @@ def put(root, result):
 def records(*made):
     """Parses results, as `results.collect` does for those in folders."""
     return [dataclasses.replace(results.parse(r), folder=f"runs/{folder_of(r)}") for r in made]
+
+
+def table_of(*made):
+    """Returns the accuracy table of results of one preset."""
+    (table,) = accuracy.tables(records(*made))
+    return table
 
 
 def folder_of(result):

@@ -1,7 +1,6 @@
 """Makes run folders for tests of what is done with trained runs."""
 
 import json
-from pathlib import Path
 
 import made_results
 import pytest
@@ -23,16 +22,16 @@ STEPS = ("Run.num_steps=12", "Run.eval_every=2", "Optimizer.learning_rate=0.03")
 STEPS += ("Optimizer.warmup=2", "Optimizer.steps_per_cycle=1000")
 
 
-class Trained(dict):
-    """Folders of runs of the task `parity` by model, each trained when it is first asked for."""
+class Folders(dict):
+    """Run folders by name, each made by a function when it is first asked for."""
 
-    def __init__(self, root):
+    def __init__(self, make):
         super().__init__()
-        self.root = Path(root)
+        self.make = make
 
-    def __missing__(self, model):
-        self[model] = trained(self.root / "runs", model, *STEPS)
-        return self[model]
+    def __missing__(self, name):
+        self[name] = self.make(name)
+        return self[name]
 
 
 def trained(runs, model, *settings, options=()):
@@ -76,3 +75,10 @@ def change(file, **changes):
     value = disk.read_json(file) | changes
     sealed = file.name in ("result.json", "run.json")
     file.write_text(json.dumps(results.seal(value) if sealed else value))
+
+
+def flip_bit(file, place=-1):
+    """Changes one bit of a file."""
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)

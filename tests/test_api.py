@@ -158,8 +158,6 @@ def test_modules_may_be_paths_and_none(outside):
     run = lra_fnet.train("parity", "ff_only", imports=[OUTSIDE / "parity.py"], **words)
     assert run.imports == (str(OUTSIDE / "parity.py"),)
     assert lra_fnet.load_run(run.folder, imports=OUTSIDE / "parity.py").imports == run.imports
-    with pytest.raises(UserError, match=r"no\.py"):
-        lra_fnet.load_run(run.folder, imports=["no.py"])
 
 
 def test_copies_of_a_run_predict_the_same(parity):

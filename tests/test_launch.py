@@ -10,11 +10,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
 from paths import OUTSIDE, ROOT
+from waiting import until
 
 from lra_fnet import cli
 
@@ -39,7 +39,7 @@ def submitit():
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Returns a function that puts a shell script into the PATH."""
+    """Returns a function that puts a shell script into the PATH, where `srun` is one."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -48,6 +48,7 @@ def fake(tmp_path, monkeypatch):
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
 
+    make("srun", "exit 1")
     return make
 
 
@@ -63,7 +64,6 @@ def trials(monkeypatch, capfd):
 
 
 def test_array_of_jobs_is_submitted_each_with_its_command(submitit, trials, fake, tmp_path):
-    fake("srun", "exit 1")
     fake("sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 12")
     paths = os.pathsep.join(map(str, (ROOT, OUTSIDE)))
     options = ["--partition", "gpu", "--time", "4:30", "--gpus", "2"]
@@ -95,7 +95,6 @@ def test_run_on_several_nodes_uses_all_devices_and_finds_the_other_nodes(
     submitit, fake, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    fake("srun", "exit 1")
     fake("sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 12")
     options = ["--time", "1:00", "--nodes", "3", "--gpus", "2", "--cpus", "8"]
     assert slurm.main([*options, "--", "lra-fnet", "train", "--task", "listops"]) == 0
@@ -133,11 +132,7 @@ def test_only_the_command_is_asked_to_save_near_the_time_limit(submitit, fake, t
     """SLURM signals every process; the command gets one SIGTERM, and has time to save."""
     save = "trap 'sleep 1; touch saved; exit 143' TERM; touch ready; while :; do sleep .1; done"
     process = start_job(submitit, ["sh", "-c", save], "RUNNING", fake, tmp_path)
-    end = time.monotonic() + 60
-    while not (tmp_path / "ready").exists():
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until((tmp_path / "ready").exists, lambda: process.poll() is None)
     os.killpg(process.pid, signal.SIGUSR2)
     assert process.wait() == 255
     assert (tmp_path / "saved").exists()
@@ -182,7 +177,6 @@ def start_job(submitit, words, state, fake, tmp_path):
 def test_mistake_fails_with_one_line(options, command, line, fake, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    fake("srun", "exit 1")
     fake("sbatch", "echo sbatch: error: invalid partition specified: gpu >&2; exit 1")
     assert slurm.main([*options.split(), "--", *command.split()]) == 2
     *before, last = capfd.readouterr().err.splitlines()

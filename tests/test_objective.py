@@ -151,10 +151,8 @@ def test_an_evaluation_hides_the_same_at_any_batch_size():
 
 def test_the_better_model_is_the_one_with_the_smaller_loss():
     goal = built().objective
-    wrong, right = (
-        {"correct": 9, "count": 10, "loss": 8.0},
-        {"correct": 1, "count": 20, "loss": 9.0},
-    )
+    wrong = {"correct": 9, "count": 10, "loss": 8.0}
+    right = {"correct": 1, "count": 20, "loss": 9.0}
     assert goal.rank(right) < goal.rank(wrong)
     assert tiny().objective.rank(wrong) < tiny().objective.rank(right)
 

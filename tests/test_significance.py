@@ -72,20 +72,6 @@ def test_paired_p_value_is_that_of_the_binomial_test_on_discordant_rows(a, b):
     assert significance.paired(*rows(5, a, b, 5)).p_value == pytest.approx(want, rel=1e-9)
 
 
-def test_exchanging_the_models_changes_the_sign():
-    a, b = rows(500, 90, 130, 280)
-    one, other = significance.paired(a, b), significance.paired(b, a)
-    assert other[:4] == pytest.approx((-one.mean, -one.high, -one.low, one.p_value))
-
-
-def test_paired_interval_holds_the_truth_95_times_in_100():
-    rng, held = np.random.default_rng(0), 0
-    for only_a, only_b, same in rng.multinomial(200, [0.12, 0.07, 0.81], 1000):
-        difference = significance.paired(*rows(same, only_a, only_b, 0))
-        held += difference.low <= 5 <= difference.high
-    assert 930 <= held <= 970
-
-
 # Over seeds and rows
 
 

@@ -17,14 +17,13 @@ STOPPED = "lra-fnet: stopped\n"
 # Calls the command line with a fault: `{}` is its code.
 START = "import gc, os, signal, sys\n{}\nfrom lra_fnet.__main__ import main\nsys.exit(main())"
 INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{OUTSIDE}"}
 
 
 def start(*words, fault="", **changes):
     """Runs a command in a separate process, in the folder where the test is."""
     command = [sys.executable, "-c", START.format(fault), *words]
-    environment = (
-        os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{OUTSIDE}"} | changes.pop("env", {})
-    )
+    environment = ENVIRONMENT | changes.pop("env", {})
     return subprocess.run(command, env=environment, capture_output=True, text=True, **changes)
 
 
@@ -74,13 +73,8 @@ def test_a_platform_that_is_not_there_is_a_mistake_of_the_user(name, command, ou
 def test_ctrl_c_ends_the_processes_of_a_benchmark_without_a_word(outside):
     words = ["benchmark", *PARITY, "--models", "fnet", "--lengths", "4", "--what", "train"]
     command = [sys.executable, "-c", START.format(""), *words, "--seconds", "60"]
-    process = subprocess.Popen(
-        command,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{OUTSIDE}"},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    streams = {"stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, **streams)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
 
     def measures():
@@ -117,8 +111,7 @@ def test_a_terminal_without_utf_8_shows_question_marks(outside):
 def test_a_closed_output_is_no_error(outside):
     words = [sys.executable, "-m", "lra_fnet", "--version"]
     command = ["sh", "-c", '"$@" <&- >&-', "sh", *words]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from paths import TESTS
 from toy import ROWS, TOY, Pairs, Toy, made
+from waiting import until
 
 import lra_fnet
 from lra_fnet import tasks
@@ -27,15 +28,6 @@ def child(tmp_path):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def until(condition, *processes, seconds=60):
-    """Waits for a condition while the processes run."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        assert all(process.poll() is None for process in processes), "a process has ended"
-        time.sleep(0.01)
-
-
 def files(folder):
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
@@ -48,38 +40,33 @@ def record_file(folder, split):
 # Rows are read as they were written
 
 
-def test_arrays_are_the_rows_in_order_padded_with_zeros(tmp_path):
-    prepared = tasks.prepare(TOY, tmp_path)
+@pytest.mark.parametrize("kind", [Toy, Pairs])
+def test_arrays_are_the_rows_in_order_padded_with_zeros(kind, tmp_path):
+    """The second text of a pair is the first one reversed."""
+    prepared = tasks.prepare(kind(config="small", max_len=12), tmp_path)
     for split, n in ROWS.items():
         arrays = prepared.arrays(split)
-        assert arrays.values.shape == (n, 12)
         assert [a.dtype for a in arrays] == [np.uint8, np.int32, np.int32]
-        for i, (values, label) in enumerate(made(split, n)):
-            assert arrays.lengths[i] == len(values)
+        want = np.zeros((n, kind.num_inputs, 12))
+        for i, (text, label) in enumerate(made(split, n)):
+            for j in range(kind.num_inputs):
+                want[i, j, : len(text)] = text[::-1] if j else text
+            assert (arrays.lengths[i] == len(text)).all()
             assert arrays.labels[i] == label
-            np.testing.assert_array_equal(arrays.values[i, : len(values)], values)
-            assert not arrays.values[i, len(values) :].any()
-
-
-def test_long_texts_are_cut_and_short_texts_padded(tmp_path):
-    whole = tasks.prepare(TOY, tmp_path).arrays("test")
-    cut = tasks.open(Toy(config="small", max_len=5), tmp_path).arrays("test")
-    wide = tasks.open(Toy(config="small", max_len=20), tmp_path).arrays("test")
-    np.testing.assert_array_equal(cut.values, whole.values[:, :5])
-    np.testing.assert_array_equal(cut.lengths, np.minimum(whole.lengths, 5))
-    np.testing.assert_array_equal(wide.values[:, :12], whole.values)
-    assert wide.values.shape == (50, 20)
-
-
-def test_two_texts_per_row(tmp_path):
-    prepared = tasks.prepare(Pairs(config="small", max_len=12), tmp_path)
-    arrays = prepared.arrays("validation")
-    assert arrays.values.shape == (40, 2, 12)
-    assert arrays.lengths.shape == (40, 2)
-    for i, (values, _) in enumerate(made("validation", 40)):
-        np.testing.assert_array_equal(arrays.values[i, 0, : len(values)], values)
-        np.testing.assert_array_equal(arrays.values[i, 1, : len(values)], values[::-1])
+        shape = (n, 12) if kind is Toy else (n, 2, 12)
+        np.testing.assert_array_equal(arrays.values, want.reshape(shape))
     tasks.verify(prepared.task, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [Toy, Pairs])
+def test_long_texts_are_cut_and_short_texts_padded(kind, tmp_path):
+    whole = tasks.prepare(kind(config="small", max_len=12), tmp_path).arrays("test")
+    cut = tasks.open(kind(config="small", max_len=5), tmp_path).arrays("test")
+    wide = tasks.open(kind(config="small", max_len=20), tmp_path).arrays("test")
+    np.testing.assert_array_equal(cut.values, whole.values[..., :5])
+    np.testing.assert_array_equal(cut.lengths, np.minimum(whole.lengths, 5))
+    np.testing.assert_array_equal(wide.values[..., :12], whole.values)
+    assert wide.values.shape == (*whole.values.shape[:-1], 20)
 
 
 def test_fingerprint_holds_the_documented_facts(tmp_path):
@@ -116,7 +103,7 @@ def test_fingerprint_holds_the_documented_facts(tmp_path):
 
 def test_killed_preparation_is_not_a_set_and_is_removed_by_the_next_one(tmp_path):
     process = child(tmp_path)
-    until((tmp_path / "started").exists, process)
+    until((tmp_path / "started").exists, lambda: process.poll() is None)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     folder = TOY.folder(tmp_path / "data")
@@ -130,7 +117,7 @@ def test_killed_preparation_is_not_a_set_and_is_removed_by_the_next_one(tmp_path
 
 def test_two_processes_prepare_once(tmp_path):
     processes = [child(tmp_path), child(tmp_path)]
-    until((tmp_path / "started").exists, *processes)
+    until((tmp_path / "started").exists, lambda: all(p.poll() is None for p in processes))
     time.sleep(0.5)
     (tmp_path / "go").touch()
     first, second = (process.communicate(timeout=60)[0] for process in processes)

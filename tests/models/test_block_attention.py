@@ -28,11 +28,6 @@ def holes(batch=3, length=LENGTH):
     return jnp.asarray(mask)
 
 
-def bigbird_module(max_len=LENGTH, **changes):
-    fields = {"block_size": 2, "num_random": 2, "num_global": 1, "last_is_global": True}
-    return bigbird.BigBird(max_len=max_len, **(FIELDS | fields | {"seed": 0} | changes))
-
-
 def bigbird_layout(length, block_size, num_global, last, num_random, seed=0):
     """Arguments of `bigbird_attention`, and for each head the random blocks of each block."""
     num_blocks = -(-length // block_size)
@@ -146,7 +141,8 @@ def test_every_choice_of_random_blocks_is_equally_likely():
 
 
 def test_bigbird_sees_window_first_last_and_random_blocks_of_each_head():
-    module = bigbird_module(max_len=47, block_size=2)
+    layout = {"block_size": 2, "num_random": 2, "num_global": 1, "last_is_global": True}
+    module = bigbird.BigBird(**FIELDS, **layout, max_len=47, seed=0)
     zero = jnp.zeros((1, 47, 2, 47))
     value = jnp.broadcast_to(jnp.eye(47)[None, :, None], zero.shape)
     attend = functools.partial(module.apply, {}, train=False, method="attend")

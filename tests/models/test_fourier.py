@@ -86,14 +86,6 @@ def test_ortho_divides_transform_and_gradient_by_the_root_of_their_size(method):
         assert_close(y, want)
 
 
-@pytest.mark.parametrize("length", [12, 36, 101, 128])
-def test_four_step_takes_square_smooth_and_prime_lengths_of_wide_inputs(length):
-    x = normal(1, length, 33)
-    want = np.fft.fft2(np.asarray(x, np.float64)).real
-    got = np.asarray(jax.jit(fourier.four_step)(x))
-    assert abs(got - want).max() <= 1e-6 * abs(want).max()
-
-
 SEVERAL_CORES = """
 import os
 os.sched_setaffinity(0, range(os.cpu_count()))

@@ -86,13 +86,11 @@ def test_both_texts_go_through_one_encoder_each_under_its_own_mask(interaction):
 
 
 def test_places_are_those_of_the_tokens_and_not_of_cls():
-    attention = functools.partial(Attention, implementation="naive", block_size=4)
-    encoder = Encoder(mixers=attention, **TINY | {"pooling": "cls"})
-    module = Denoiser(encoder, 5)
+    module = Denoiser(ENCODER, 5)
     ids, mask = np.arange(1, 9)[None], np.ones((1, 8), bool)
     variables = arrays.random_variables(module, ids, mask)
     of_encoder = {"params": variables["params"]["encoder"]}
-    encode = functools.partial(encoder.apply, train=False, pooled=False)
+    encode = functools.partial(ENCODER.apply, train=False, pooled=False)
     vectors = np.asarray(jax.jit(encode)(of_encoder, ids, mask))
     assert vectors.shape[1] == 9
     last = variables["params"]["output"]

@@ -22,15 +22,6 @@ def heads(batch=3, length=7, num_heads=2, width=5):
     return [normal(batch, length, num_heads, width, seed=seed) for seed in range(3)]
 
 
-def linformer_module(**changes):
-    return linformer.Linformer(**(FIELDS | {"k": 4, "sharing": "kv"} | changes))
-
-
-def nystrom_module(**changes):
-    fields = {"landmarks": 4, "iterations": 6, "width": 3}
-    return nystrom.Nystrom(**(FIELDS | fields | changes))
-
-
 def synthesizer_module(**changes):
     fields = {"kinds": ("random", "attention"), "factor": 4, "block_size": 3}
     return synthesizer.Synthesizer(**(FIELDS | fields | changes))
@@ -54,7 +45,7 @@ def test_linformer_equals_the_oracle_with_holes_and_an_empty_text():
 
 @pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
 def test_sharing_selects_the_matrices_of_heads_keys_and_values(sharing):
-    module = linformer_module(sharing=sharing)
+    module = linformer.Linformer(**FIELDS, k=4, sharing=sharing)
     variables, x = random_variables(module, *inputs_of(module, 7)), normal(3, 7, 6)
     params = variables["params"]
     names = ("projection",) * 2 if sharing == "kv" else ("project_key", "project_value")
@@ -86,29 +77,8 @@ def test_nystrom_is_softmax_attention_for_texts_of_at_most_m_tokens():
     assert_close(got, oracle.softmax_attention(*float64(*inputs), np.asarray(mask)), 1e-4)
 
 
-def test_segments_average_equal_numbers_of_real_tokens():
-    means, there = nystrom.segments(HOLES, 3)
-    third = 1 / 3
-    want = np.zeros((3, 3, 7))
-    want[0, 0, :3], want[0, 1, 3:5], want[0, 2, 5:] = third, 0.5, 0.5
-    want[1, [0, 1, 2], [1, 2, 4]] = 1
-    assert_close(means, want)
-    assert there.tolist() == [[True] * 3, [True] * 3, [False] * 3]
-    assert nystrom.segments(HOLES[1:2], 4)[1].tolist() == [[True, True, True, False]]
-
-
-def test_pseudo_inverse_meets_the_four_equations_of_penrose():
-    tall, wide = float64(normal(2, 5, 2), normal(2, 2, 5, seed=1))
-    a = np.abs(tall) @ np.abs(wide)  # of rank two
-    with jax.enable_x64(True):
-        z = np.asarray(jax.jit(nystrom.pseudo_inverse, static_argnums=1)(jnp.asarray(a), 12))
-    pairs = ((a @ z @ a, a), (z @ a @ z, z), ((a @ z).mT, a @ z), ((z @ a).mT, z @ a))
-    for left, right in pairs:
-        assert_close(left, right, 1e-6)
-
-
 def test_nystrom_adds_a_convolution_of_the_values_with_taps_of_each_head():
-    module, x = nystrom_module(), normal(3, 7, 6)
+    module, x = nystrom.Nystrom(**FIELDS, landmarks=4, iterations=6, width=3), normal(3, 7, 6)
     variables = random_variables(module, *inputs_of(module, 7))
     params = variables["params"]
     qkv = [projected(params, np.float64(x), name) for name in ("query", "key", "value")]

@@ -80,18 +80,14 @@ def test_states_are_float32_of_bfloat16_inputs(method):
 # The layer
 
 
-def mixed(mixer, x, mask):
-    variables = random_variables(mixer, x, mask)
-    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
-    return wide, applied(mixer, variables, x, mask)
-
-
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_layer_equals_a_loop_over_positions(bidirectional, method):
     mixer = Mamba(**FIELDS | {"dim": 20, "method": method}, bidirectional=bidirectional)
     x = normal(3, 11, 20)
     mask = np.stack([np.arange(11) < 11, np.arange(11) < 6, np.arange(11) % 4 != 2])
-    params, got = mixed(mixer, x, mask)
+    variables = random_variables(mixer, x, mask)
+    params = jax.tree.map(np.float64, variables["params"])
+    got = applied(mixer, variables, x, mask)
     assert params["dt"].shape == (2 * (1 + bidirectional), 40)  # rank 2 = ceil(20 / 16)
     want = oracle.mamba(*float64(x), mask, params, 1 + bidirectional)
     assert_close(np.asarray(got)[mask], want[mask], 1e-4)

@@ -1,7 +1,6 @@
 """Mega against loops over positions in float64: the average as a recurrence, attention by pairs."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from arrays import applied, assert_close, float64, initial, normal, random_variables
 
-from lra_fnet.models.mixers.mega import Mega, chunked_attention, laplace, moving_average
+from lra_fnet.models.mixers.mega import Mega, chunked_attention, moving_average
 
 FIELDS = {"dim": 3, "num_heads": 1, "qkv_dim": 4, "layer": 0, "num_layers": 1, "dropout": 0.0}
 FIELDS |= {"max_len": 9, "state": 2, "expansion": 2, "block_size": 2}
@@ -56,15 +55,6 @@ def test_average_has_finite_gradients_where_decays_round_to_zero():
 
 
 # Attention
-
-
-def test_laplace_is_its_formula():
-    x = np.linspace(-3, 3, 61)
-    sigma = math.sqrt(1 / (4 * math.pi))
-    want = [(1 + math.erf((a - math.sqrt(0.5)) / (sigma * math.sqrt(2)))) / 2 for a in x]
-    assert_close(laplace(jnp.float32(x)), np.array(want), 1e-6)
-    assert float(laplace(jnp.float32(math.sqrt(0.5)))) == pytest.approx(0.5)  # as ReLU's square,
-    assert float(jax.grad(laplace)(math.sqrt(0.5))) == pytest.approx(math.sqrt(2))  # slope and all
 
 
 def arrays(length, width=4):

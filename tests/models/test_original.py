@@ -9,8 +9,8 @@ import naive as oracle
 import numpy as np
 import pytest
 from arrays import TINY, applied, initial, new_key, random_variables
+from refused import one_line
 
-from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models import convert
 from lra_fnet.models.encoder import MLP, Block, Encoder
@@ -143,17 +143,6 @@ def test_initialisation_that_suits_the_width_keeps_the_authors_size_of_a_product
         np.testing.assert_array_equal(kernel, same)
 
 
-@pytest.mark.parametrize("preset", ["paper-pretrain", "cpu-pretrain"])
-def test_pretraining_has_berts_projections(preset):
-    for model in ("transformer", "fnet_hybrid"):
-        mixers = experiment.load("corpus", model, preset, denoise=True).model.encoder.mixers
-        found = [mixer for mixer in mixers if isinstance(mixer, Attention)]
-        assert {mixer.projections for mixer in found} == {"bert"}
-    assert experiment.load("listops", "transformer", "cpu").model.encoder.mixers[0].projections == (
-        "lra"
-    )
-
-
 # Conversion
 
 CONFIG = {
@@ -255,9 +244,8 @@ def test_conversion_does_without_second_names_and_arrays_that_are_no_weights():
     ],
 )
 def test_conversion_names_the_mismatch(config, change, fragment):
-    with pytest.raises(UserError) as caught:
+    with one_line(fragment):
         convert.fnet_from_transformers(pretraining_weights() | change, CONFIG | config)
-    assert fragment in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -243,26 +243,6 @@ def test_no_state_of_s5_grows():
     assert not np.allclose(output(-1.0), output(-1e-4))
 
 
-def test_s5_begins_as_a_real_system_with_the_dense_hippo_matrix():
-    steps = {"dt_min": 0.1, "dt_max": 0.1}
-    mixer = S5(dim=3, state=8, blocks=2, method="scan", gate="none", **steps, **FIELDS)
-    u = normal(1, 11, 3)
-    variables = initial(mixer, u, np.ones((1, 11), bool), seed=1)
-    params = jax.tree.map(np.asarray, variables["params"])
-    root = np.sqrt(np.arange(4) + 0.5)
-    dense = recurrence.hippo(4) + np.outer(root, root)
-    vectors = recurrence.normal_hippo(4)[1]
-    change = scipy.linalg.block_diag(vectors, vectors)  # [8, 4]
-    b = 2 * (change @ complex_of(params["b"])).real
-    c = 2 * (complex_of(params["c"]) @ change.conj().T).real
-    assert abs(b.std() / 3**-0.5 - 1) < 0.5  # LeCun: one over the root of the inputs
-    assert abs(c.std() / (2 * 8) ** -0.5 - 1) < 0.2  # half of LeCun's variance: two directions
-    transition, inputs = zero_order_hold(scipy.linalg.block_diag(dense, dense), b, 0.1)
-    want = oracle.state_space(*float64(u), transition, inputs, c, params["skip"])
-    got = applied(mixer, variables, u, np.ones((1, 11), bool))
-    assert_close(got, oracle.gelu(want), 1e-4)
-
-
 @pytest.mark.parametrize(
     ("kind", "size"),
     [
@@ -277,7 +257,8 @@ def test_s5_begins_as_the_authors_code_does(kind, size):
     mixer = S5(**FIELDS | {"dim": 64}, **STEPS, **fields)
     u = normal(1, 11, 64)
     params = initial(mixer, u, np.ones((1, 11), bool), seed=1)["params"]
-    b, c = (np.asarray(complex_of(params[name])) for name in ("b", "c"))
+    eigen, b, c = (np.asarray(complex_of(params[name])) for name in ("lambda", "b", "c"))
+    np.testing.assert_allclose(eigen, np.tile(recurrence.normal_hippo(16)[0], 2), rtol=1e-6)
     assert abs(np.sqrt((abs(b) ** 2).mean()) * 32**0.5 - 1) < 0.05
     assert abs(np.sqrt((abs(c) ** 2).mean()) / size - 1) < 0.05
     assert abs(c.real.std() / c.imag.std() - 1) < 0.1

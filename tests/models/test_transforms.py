@@ -52,22 +52,13 @@ def test_transform_of_every_size_is_good_to_a_millionth(name):
 # Random
 
 
-def random_mixer(**changes):
-    return RandomMixing(**(FIELDS | {"dim": 5, "max_len": 7, "seed": 0} | changes))
-
-
-def constants(**changes):
-    mixer = random_mixer(**changes)
-    x = jnp.zeros((1, mixer.max_len, mixer.dim))
-    return initial(mixer, x, jnp.ones(x.shape[:2], bool), seed=1)
-
-
 def test_random_mixing_is_linear_mixing_by_constants():
-    x = normal(3, 7, 5)
-    variables = constants()
+    mixer = RandomMixing(**FIELDS, dim=5, max_len=7, seed=0)
+    x, mask = normal(3, 7, 5), jnp.ones((3, 7), bool)
+    variables = initial(mixer, x, mask, seed=1)
     assert list(variables) == ["constants"]
     fixed = {name: np.float64(leaf) for name, leaf in variables["constants"].items()}
-    got = random_mixer().apply(variables, x, jnp.ones((3, 7), bool), train=False)
+    got = mixer.apply(variables, x, mask, train=False)
     assert_close(got, oracle.linear_mix(np.float64(x), fixed["sequence"], fixed["hidden"]))
     assert parameter_count({"params": {}} | variables) == 0
 

@@ -11,40 +11,33 @@ import pytest
 from made_results import INIT, RIGHT, a_failure, a_result, part_of_a_run, put, scored, with_test
 from rich.console import Console
 
-from lra_fnet import cli, significance
+from lra_fnet import significance
 from lra_fnet.report import compare
 
 MODELS = ("cpu/listops/fnet", "cpu/listops/linear")
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capfd):
-    """Writes results, then compares; returns exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
+def run(tmp_path, command):
+    """Writes results, then compares; returns as `command`."""
 
     def call(results, a, b, *options):
         for result in results:
             put(tmp_path / "runs", result)
-        code = cli.main(["compare", a, b, *options])
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
+        return command("compare", a, b, *options)
 
     return call
 
 
 def comparison(run, results, a=MODELS[0], b=MODELS[1]):
-    code, out, _ = run(results, a, b, "--json")
-    assert code == 0
-    return json.loads(out)
+    return json.loads(run(results, a, b, "--json").out)
 
 
 def test_folder_of_results_that_is_not_there_is_refused_if_it_was_named(run):
     """The default folders need not exist."""
     assert run(both(1, 1), *MODELS)[0] == 0
     for option in ("--runs", "--results"):
-        code, _, err = run([], *MODELS, option, "rnus")
-        assert code == 2
-        assert err.startswith(f"lra-fnet: {option} expects a folder, rnus does not exist")
+        assert f"{option} expects a folder, rnus" in run([], *MODELS, option, "rnus").mistake
 
 
 def both(seeds_a, seeds_b):
@@ -70,8 +63,8 @@ def test_run_folders_are_compared_too(run):
 def test_runs_that_did_not_record_their_rows_have_no_test(run):
     compared = comparison(run, [a_result(), with_test(640, model="linear")])
     assert compared["test"] is None
-    assert "+2.00" not in run([], *MODELS)[1]
-    assert "-2.00" in run([], *MODELS)[1]
+    assert "+2.00" not in run([], *MODELS).out
+    assert "-2.00" in run([], *MODELS).out
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -89,8 +82,8 @@ def test_comparison_fits_a_narrow_terminal(tmp_path, width):
 def test_run_that_never_read_test_is_compared_on_validation(run):
     compared = comparison(run, [a_result(test=None), a_result(model="linear")])
     assert compared["a"]["accuracies"] == {"validation": 30.5}
-    note = "No test accuracy: runs/cpu/listops/fnet/seed0 never read the test split"
-    assert compared["notes"] == [note]
+    (note,) = compared["notes"]
+    assert "runs/cpu/listops/fnet/seed0 never read the test split" in note
 
 
 GPU = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
@@ -123,11 +116,9 @@ def test_pretraining_and_code_of_the_user_are_among_the_differences(run):
         "code of mine.py: absent -> 0123456789ab",
         "pre-training: none -> cpu/listops/fnet@denoise, 5 steps, Denoising.rate=0.1",
     ]
-    assert compared["notes"] == [
-        "The runs of cpu/listops/linear+pretrained differ in their pre-training",
-        "Several runs of cpu/listops/linear+pretrained began from the same pre-trained encoder, so "
-        "spreads and tests over seeds do not cover its own seed",
-    ]
+    words = ("differ in their pre-training", "from the same pre-trained encoder")
+    for note, part in zip(compared["notes"], words, strict=True):
+        assert part in note
 
 
 def test_failed_seeds_are_left_out_and_named(run):
@@ -139,8 +130,7 @@ def test_failed_seeds_are_left_out_and_named(run):
 
 def test_terminal_shows_accuracies_interval_test_and_differences(run):
     changed = [result | {"config": "Run.num_steps = 7\n"} for result in both(0, 2)]
-    code, out, _ = run([*both(2, 0), *changed], *MODELS)
-    assert code == 0
+    out = run([*both(2, 0), *changed], *MODELS).out
     for part in (
         *("A  cpu/listops/fnet, seed 0, 1", "B  cpu/listops/linear, seed 0, 1"),
         f"{np.mean(100 * RIGHT[0, :2]):.2f} %",
@@ -159,11 +149,7 @@ OTHER_DATA = {"data_sha256": "e" * 64}
         (a_result(model="linear", **OTHER_DATA), MODELS[1], "same data, got dddddddddddd"),
         (a_result(seed=1, **OTHER_DATA), MODELS[0], "got dddddddddddd and eeeeeeeeeeee"),
         (a_result(model="linear"), "cpu/listops/linea", "did you mean cpu/listops/linear?"),
-        (
-            a_failure("OOM", model="linear"),
-            MODELS[1],
-            "complete run of cpu/listops/linear, got OOM",
-        ),
+        (a_failure("OOM", model="linear"), MODELS[1], "run of cpu/listops/linear, got OOM"),
         (a_result(seed=1), MODELS[0], "cpu/listops/fnet, seed 0, is on both sides"),
         (a_result(seed=1), "copy", "is on both sides"),
         (with_test(600), "fnet", "a run folder with a result.json, or preset/task/model"),
@@ -172,10 +158,7 @@ OTHER_DATA = {"data_sha256": "e" * 64}
 def test_incomparable_runs_fail_with_one_line(run, tmp_path, other, b, words):
     folder = put(tmp_path / "runs", a_result()).parent
     shutil.copytree(folder, tmp_path / "copy")
-    code, out, err = run([other], MODELS[0], b)
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1
-    assert words in err
+    assert words in run([other], MODELS[0], b).mistake
 
 
 def test_importing_statistics_or_report_imports_neither_jax_nor_scipy_stats():

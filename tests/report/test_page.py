@@ -4,7 +4,6 @@ import html.parser
 import itertools
 import json
 import re
-from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -30,8 +29,6 @@ from lra_fnet.report.render import html as page
 from lra_fnet.report.render.svg import Panel, Series
 from lra_fnet.report.speed.points import points
 
-TEMPLATES = Path(page.__file__).with_name("templates")
-STYLES = [(TEMPLATES / f"{name}.css").read_text() for name in ("figure", "style")]
 VOID = {"meta", "path", "circle", "br", "input"}
 HOSTILE = 'x</script><b>&"quoted"'
 

@@ -149,17 +149,12 @@ def test_runs_csv_holds_counts_of_every_run(tmp_path):
     assert rows["r/cpu/listops/fnet+odd/seed0"]["overrides"] == "Run.names=[red]|3"
 
 
-def printed(*renderables, width=120):
-    stream = io.StringIO()
-    console = Console(file=stream, width=width, color_system=None)
-    for renderable in renderables:
-        console.print(renderable)
-    return stream.getvalue()
-
-
 @pytest.mark.parametrize("width", [40, 80])
 def test_terminal_shows_the_presets_own_models_in_few_columns(width):
-    output = printed(*text.compact(TABLES), width=width)
+    stream = io.StringIO()
+    for part in text.compact(TABLES):
+        Console(file=stream, width=width, color_system=None).print(part)
+    output = stream.getvalue()
     assert "…" not in output
     assert max(map(len, output.splitlines())) <= width
     for part in ("31.00 ± 1.00 (3)", "collapsed", "preset cpu", "18.05 (1)", "FAIL"):

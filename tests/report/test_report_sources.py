@@ -30,11 +30,7 @@ def test_evaluation_on_test_counts_once_although_it_logs_two_checkpoints(tmp_pat
     both = ("last", "best")
     logged(runs, *[(f"{name}0", k) for k in both * 3], *[(f"{name}1", k) for k in both])
     read = report.Sources([runs, results])
-    assert read.readings == {
-        f"runs/{name}0": 3,
-        f"runs/{name}1": 1,
-        f"runs/{name}2": 0,
-    }
+    assert read.readings == {f"runs/{name}0": 3, f"runs/{name}1": 1, f"runs/{name}2": 0}
     rows = list(csv.DictReader(io.StringIO(runs_csv(read.runs, read.readings))))
     counts = {row["folder"]: row["test_readings"] for row in rows}
     unknown = {f"results/{name}{seed}": "" for seed in (3, 4)}
@@ -58,11 +54,13 @@ def lacking(name, **changes):
 DAMAGED = {
     "metrics.jsonl": (
         *("{\n", b"\xff\n", "1\n", '{"kind": "train", "step": 1}\n'),
+        *('{"kind": "train", "loss": 1}\n', '{"kind": "train", "step": "x", "loss": 1}\n'),
         '{"kind": "train", "step": null, "loss": 1}\n',
-        '{"kind": "train", "step": 1, "loss": NaN}\n',
+        *(f'{{"kind": "train", "step": 1, "loss": {loss}}}\n' for loss in ("NaN", "1e300")),
+        '{"kind": "validation", "step": 3, "accuracy": null}\n',
     ),
     "attention_span.json": ("[]", '{"mean": 1}', '{"mean": 1, "uniform": 1, "layers": [1]}'),
-    "result.json": ("", "[]", "{}", b"\xff", "[" * 100_000),
+    "result.json": ("{}", "[" * 100_000),  # others: tests/run/test_result.py
     "trials.json": ("{}", '[{"number": 1}]', json.dumps([a_trial(0) | {"step": "x"}])),
     "selected.json": ("{", "[1]"),
     "sweep.json": ("[]", "{}", '{"preset": "cpu", "sampler": "grid", "axes": []}'),

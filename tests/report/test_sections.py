@@ -14,21 +14,15 @@ from made_results import (
     put_sweep,
     records,
     scored,
+    table_of,
     with_test,
 )
 
 from lra_fnet import report, significance
 from lra_fnet.machine import typed_json
 from lra_fnet.report import sections
-from lra_fnet.report.accuracy.build import tables
 from lra_fnet.report.render import markdown
 from lra_fnet.run.folder import Span
-
-
-def table_of(*results):
-    (table,) = tables(records(*results))
-    return table
-
 
 # Pairs
 

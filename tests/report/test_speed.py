@@ -3,9 +3,8 @@
 import dataclasses
 
 import pytest
-from made_results import a_result, measured, records, with_test
+from made_results import a_result, measured, records, table_of, with_test
 
-from lra_fnet.report.accuracy.build import tables as accuracies
 from lra_fnet.report.accuracy.cell import TASKS
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.report.speed import points as speed
@@ -143,11 +142,9 @@ def test_a_cell_measured_a_run_if_it_has_the_same_program(change, same):
 
 
 def test_speeds_are_those_of_the_benchmark_that_has_most_models_of_a_task():
-    (table,) = accuracies(
-        records(
-            *(with_test(600, model=m, config=CONFIG) for m in ("fnet", "linear", "performer")),
-            with_test(600, task="image", config=CONFIG),
-        )
+    table = table_of(
+        *(with_test(600, model=m, config=CONFIG) for m in ("fnet", "linear", "performer")),
+        with_test(600, task="image", config=CONFIG),
     )
     both = [measured(m, 256, s) for m, s in (("fnet", [0.1, 0.3, 0.2]), ("linear", [0.5]))]
     listed = [
@@ -171,14 +168,12 @@ def test_speeds_are_those_of_the_benchmark_that_has_most_models_of_a_task():
 
 def test_points_are_compared_on_one_device_only():
     other = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
-    (table,) = accuracies(
-        records(
-            with_test(600, peak_bytes=10_000_000),
-            with_test(600, seed=1, steps_per_second=4.0),
-            with_test(640, model="linear", peak_bytes=30, steps_per_second=4.0),
-            with_test(700, model="performer", device=other),
-            with_test(360, model="local"),  # collapsed: no value
-        )
+    table = table_of(
+        with_test(600, peak_bytes=10_000_000),
+        with_test(600, seed=1, steps_per_second=4.0),
+        with_test(640, model="linear", peak_bytes=30, steps_per_second=4.0),
+        with_test(700, model="performer", device=other),
+        with_test(360, model="local"),  # collapsed: no value
     )
     points = speed.points(table)
     shown = speed.comparable(points, "listops", ["fnet", "performer", "linear"])
@@ -191,13 +186,11 @@ def test_points_are_compared_on_one_device_only():
 
 
 def test_points_over_tasks_have_the_mean_of_five_and_the_speed_on_text():
-    (table,) = accuracies(
-        records(
-            *(
-                with_test(count, task=task, model=model, steps_per_second=rate)
-                for model, count in (("fnet", 800), ("linear", 900))
-                for rate, task in enumerate([t for t in TASKS if t != "pathx"], 1)
-            )
+    table = table_of(
+        *(
+            with_test(count, task=task, model=model, steps_per_second=rate)
+            for model, count in (("fnet", 800), ("linear", 900))
+            for rate, task in enumerate([t for t in TASKS if t != "pathx"], 1)
         )
     )
     shown = speed.comparable(speed.points(table), speed.MEAN, ["fnet"])

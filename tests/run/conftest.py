@@ -4,14 +4,15 @@ import functools
 import shutil
 
 import pytest
-from made_runs import Trained
+from made_runs import STEPS, Folders, trained
 from paths import PARITY
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     """Folders of trained runs by model; tests leave them unchanged."""
-    return Trained(tmp_path_factory.mktemp("trained"))
+    root = tmp_path_factory.mktemp("trained")
+    return Folders(lambda model: trained(root / "runs", model, *STEPS))
 
 
 @pytest.fixture

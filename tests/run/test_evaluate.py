@@ -49,13 +49,16 @@ def test_example_shows_where_dropout_acts(tmp_path, capsys):
     assert float(nowhere[1]) == round(100 * best["correct"] / best["count"], 2)
 
 
+def answers_of(run, rows):
+    batch = run.task.tokens(rows.values, rows.lengths)
+    return np.asarray(run.model.apply(run.variables, *batch, train=False)).argmax(-1)
+
+
 def test_training_rows_are_scored_evenly_spread_and_as_many_as_validation_has(folders):
     """By the model of the last step, on each fourth of the 80 rows."""
     run = lra_fnet.load_run(folders["transformer"], "last")
     rows = run.data().arrays("train")
-    batch = run.task.tokens(rows.values[::4], rows.lengths[::4])
-    logits = run.model.apply(run.variables, *batch, train=False)
-    right = np.asarray(logits).argmax(-1) == rows.labels[::4]
+    right = (answers_of(run, rows) == rows.labels)[::4]
     train = disk.read_json(folders["transformer"] / "result.json")["train"]
     assert train == {"correct": int(right.sum()), "count": 20}
 
@@ -63,8 +66,7 @@ def test_training_rows_are_scored_evenly_spread_and_as_many_as_validation_has(fo
 def test_rows_of_test_are_counted_by_label_and_answer(folders):
     run = lra_fnet.load_run(folders["transformer"], "last")
     rows, classes = run.data().arrays("test"), range(run.task.num_classes)
-    batch = run.task.tokens(rows.values, rows.lengths)
-    answers = np.asarray(run.model.apply(run.variables, *batch, train=False)).argmax(-1)
+    answers = answers_of(run, rows)
     want = [[sum((rows.labels == y) & (answers == a)) for a in classes] for y in classes]
     result = disk.read_json(folders["transformer"] / "result.json")
     assert result["test"]["last"]["confusion"] == want
@@ -153,9 +155,8 @@ def test_folder_copied_to_another_seed_is_refused(tmp_path, command):
     copy = shutil.copytree(folder, folder.with_name("seed1"))
     (copy / "result.json").unlink()
     begun = (copy / "run.json").read_bytes()
-    code, err, _ = command(*jobs.read(folder).command(), "--seed", "1")
-    assert code == 2
-    assert "run: cpu/parity/fnet+tiny/seed0 -> cpu/parity/fnet+tiny/seed1" in err
+    line = command(*jobs.read(folder).command(), "--seed", "1").mistake
+    assert "run: cpu/parity/fnet+tiny/seed0 -> cpu/parity/fnet+tiny/seed1" in line
     assert (copy / "run.json").read_bytes() == begun
 
 
@@ -169,14 +170,12 @@ def test_code_of_an_import_is_recorded_and_another_one_is_another_configuration(
     assert hashlib.sha256((OUTSIDE / "parity.py").read_bytes()).hexdigest()[:12] == digits
     assert command(*words)[0] == 0  # complete already
     monkeypatch.setattr(config, "code_of", lambda names: {"parity.py": "edited"})
-    code, err, _ = command(*words)
     edited = f"code of parity.py: {digits} -> edited"
-    assert (code, edited in err) == (2, True)
+    assert edited in command(*words).mistake
     change(folder / "result.json", test=None)
-    code, err, _ = command("evaluate", "--run", str(folder), *options)
-    assert (code, edited in err) == (2, True)
+    assert edited in command("evaluate", "--run", folder, *options).mistake
     assert not results.read(folder).tested
-    code, err, _ = command("export", "--run", str(folder), *options, "--out", str(tmp_path / "out"))
+    code, err, _ = command("export", "--run", folder, *options, "--out", tmp_path / "out")
     assert (code, edited in err) == (0, True)
     row = verify.verify(folder, verify.Options(imports=(str(OUTSIDE / "parity.py"),)))
     assert row["code"].state == "note"
@@ -197,10 +196,8 @@ def test_import_that_is_left_out_or_added_is_another_configuration(tmp_path, com
         ([first], r"code of patches_two.py: \w{12} -> not imported"),
         ([first, second, third], r"code of patches_three.py: not recorded -> \w{12}"),
     ):
-        for call in (words, ["evaluate", "--run", str(folder)]):
-            code, err, _ = command(*call, *options)
-            assert code == 2
-            assert re.search(line, err)
+        for call in (words, ["evaluate", "--run", folder]):
+            assert re.search(line, command(*call, *options).mistake)
             assert not results.read(folder).tested
     with pytest.raises(UserError, match=r"outside code, code of patches_two.py: if you trust"):
         lra_fnet.load_run(folder, imports=[files[0]])
@@ -216,9 +213,8 @@ def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(tria
     def killed(data, split):
         raise SystemExit(137)
 
-    monkeypatch.setattr(
-        Prepared, "arrays", killed
-    )  # when the split is opened, not when it is scored
+    # When the split is opened, not when it is scored.
+    monkeypatch.setattr(Prepared, "arrays", killed)
     with pytest.raises(SystemExit):
         evaluate.evaluate(trial)
     assert [line.get("kind") for line in disk.read_lines(log, skip=True)] == ["best", "intended"]
@@ -231,10 +227,7 @@ def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(tria
 def test_unfinished_run_fails_with_the_command_that_finishes_it(trial, command):
     (trial / "result.json").unlink()
     before = sorted(trial.rglob("*"))
-    code, err, out = command("evaluate", "--run", trial)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "lra-fnet train --task parity" in err
-    words = err.partition("lra-fnet train")[2].split()
+    words = command("evaluate", "--run", trial).mistake.partition("lra-fnet train")[2].split()
     assert words.count("--set") == len(STEPS)
     assert command("train", *words)[0] == 0
     assert disk.read_json(trial / "result.json")["state"] == "complete"

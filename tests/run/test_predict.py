@@ -12,7 +12,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import scipy.special
-from made_runs import untrained
+from made_runs import Folders, untrained
 from paths import EXAMPLES, ROOT
 
 import lra_fnet
@@ -24,35 +24,23 @@ LISTOPS = (
     "( ( [SM 1 ) 2 3 4 ] )",
     "[MED 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 ]",  # 17 tokens
 )
-MY_TASK = str(EXAMPLES / "my_task.py")
 CLASSES = {  # of the user's own files, which are not there
     "csv": ("Csv.labels=('ham', 'spam')", "Csv.texts=1"),
     "images": ("Images.labels=('circle', 'square')",),
 }
 
 
-class Untrained(dict):
-    """Folders of runs with random parameters by task, each made when it is first asked for."""
-
-    models = {"text": "transformer", "retrieval": "transformer"}  # noqa: RUF012
-
-    def __init__(self, root):
-        super().__init__()
-        self.root = root
-
-    def __missing__(self, task):
-        settings = () if task in ("image", "pathfinder", "images") else ("MAX_LEN=16",)
-        settings += CLASSES.get(task, ())
-        outside = {"imports": (MY_TASK,), "dirs": (EXAMPLES / "gin",)}
-        options = outside if task.startswith("my_") else {}
-        model = self.models.get(task, "fnet")
-        self[task] = untrained(self.root, task, model, *settings, **options)
-        return self[task]
-
-
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    return Untrained(tmp_path_factory.mktemp("untrained"))
+    """Folders of runs with random parameters by task."""
+    root = tmp_path_factory.mktemp("untrained")
+
+    def make(task):
+        settings = () if task in ("image", "images") else ("MAX_LEN=16",)
+        model = "transformer" if task in ("text", "retrieval") else "fnet"
+        return untrained(root, task, model, *settings, *CLASSES.get(task, ()))
+
+    return Folders(make)
 
 
 @pytest.fixture
@@ -62,8 +50,7 @@ def predict(folders, command, monkeypatch, tmp_path):
 
     def call(task, *files, stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        imports = [f"--import={MY_TASK}"] if task.startswith("my_") else []
-        code, err, out = command("predict", "--run", folders[task], *imports, *files)
+        code, err, out = command("predict", "--run", folders[task], *files)
         return code, err, [json.loads(line) for line in out.splitlines()]
 
     return call

@@ -1,6 +1,5 @@
 """Two stages of one run by the commands: pre-training, and training that begins from it."""
 
-import json
 import re
 import shutil
 import signal
@@ -14,8 +13,10 @@ from paths import OUTSIDE
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 from lra_fnet.run import folder as folders
 from lra_fnet.run import model as trained
+from lra_fnet.run import result as results
 from lra_fnet.run import verify
 from lra_fnet.training.loop import Loop
 
@@ -52,11 +53,6 @@ COMMANDS = {
 }
 
 
-@pytest.fixture
-def call(parity):
-    return parity
-
-
 def made_stages(root, kind):
     """Trains both stages in a folder."""
     from lra_fnet import cli
@@ -85,19 +81,15 @@ def pieces(tmp_path_factory):
 
 
 @pytest.fixture
-def copied(stages, call, tmp_path):
+def copied(stages, parity, tmp_path):
     """Both stages in the current folder, which the test may change."""
     shutil.copytree(stages / "runs", "runs")
     shutil.copytree(stages / "data", "data")
     return tmp_path
 
 
-def result_of(folder):
-    return json.loads((folder / "result.json").read_text())
-
-
 def test_each_stage_has_a_run_folder_and_says_what_it_began_from(stages):
-    first, second = (result_of(stages / path) for path in NAMED)
+    first, second = (disk.read_json(stages / path / "result.json") for path in NAMED)
     assert first["denoise"] is True
     assert (first["test"], first["validation"]["last"]["step"]) == (None, 6)
     assert first["validation"]["best"]["count"] > 20  # masked tokens, not rows
@@ -105,11 +97,8 @@ def test_each_stage_has_a_run_folder_and_says_what_it_began_from(stages):
     assert "Denoising" not in second["config"]
     assert second["test"]["best"]["count"] == 30
     init = second["init"]
-    assert (init["run"], init["steps"], init["rate"]) == (
-        "cpu/parity/fnet@denoise+n/seed0",
-        6,
-        0.15,
-    )
+    assert init["run"] == NAMED[0].removeprefix("runs/")
+    assert (init["steps"], init["rate"]) == (6, 0.15)
     assert "Denoising.replacement='bert'" in init["objective"]
     assert init["step"] == first["validation"]["best"]["step"]
     assert init["wall_seconds"] == first["wall_seconds"]
@@ -127,7 +116,7 @@ def test_a_run_that_was_ended_goes_on_bit_for_bit(
     stage, ending, copied, command, tmp_path, monkeypatch
 ):
     path, words = NAMED[stage], COMMANDS["parity"][stage]
-    before = result_of(tmp_path / path)
+    before = disk.read_json(tmp_path / path / "result.json")
     shutil.rmtree(path)
     finish = Loop._finish
 
@@ -149,7 +138,7 @@ def test_a_run_that_was_ended_goes_on_bit_for_bit(
     code, err, _ = command(*words)
     assert code == 0, err
     assert re.search(r"resumes at step [1-5]:", err), err
-    after = result_of(tmp_path / path)
+    after = disk.read_json(tmp_path / path / "result.json")
     for name in ("parameters_sha256", "validation", "test", "init", "config"):
         assert after.get(name) == before.get(name), name
 
@@ -173,6 +162,17 @@ def test_texts_are_read_in_the_pieces_of_the_run_also_from_its_export(
         trained.load_run(tmp_path / "out")
 
 
+def test_the_curve_of_a_corpus_has_both_metrics(pieces):
+    folder = pieces / PIECES[0]
+    lines = disk.read_lines(folder / "metrics.jsonl")
+    last = [line for line in lines if line["kind"] == "validation"][-1]
+    counts = results.read(folder).score("validation", "last")
+    assert last["accuracy"] == counts.correct / counts.count
+    assert last["order_accuracy"] == counts.order_correct / counts.rows
+    assert last["order_loss"] == counts.order_loss / counts.rows
+    assert verify.verify(folder, verify.Options(pieces / "data"))["result"].state == "ok"
+
+
 def test_both_stages_are_verified_with_their_first_steps(stages, monkeypatch):
     monkeypatch.syspath_prepend(str(OUTSIDE))
     monkeypatch.chdir(stages)
@@ -187,9 +187,7 @@ def test_both_stages_are_verified_with_their_first_steps(stages, monkeypatch):
 
 def test_a_set_whose_validation_rows_are_its_test_rows_is_refused(command, tmp_path):
     words = "--task=text", "--model=fnet", "--preset=lra-code", f"--data={tmp_path}"
-    code, err, _ = command("pretrain", *words)
-    assert code == 2
-    assert "on text/lra_code would choose the model on test rows" in err
+    assert "text/lra_code" in command("pretrain", *words).mistake
 
 
 INIT = ("--init", NAMED[0])
@@ -206,26 +204,20 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_run_that_does_not_fit_fails_with_one_line(case, copied, call):
+def test_a_run_that_does_not_fit_fails_with_one_line(case, copied, parity):
     words, names, line = WRONG[case]
     before = sorted(copied.rglob("*"))
-    code, err, out = call("train", *words, **names)
-    assert (code, out) == (2, "")
-    (said,) = err.splitlines()
+    said = parity("train", *words, **names).mistake
     assert re.search(line, said), said
     assert sorted(copied.rglob("*")) == before
 
 
-def test_other_data_is_refused(copied, call):
+def test_other_data_is_refused(copied, parity):
     change(copied / NAMED[0] / "result.json", data_sha256="0" * 64)
-    code, err, _ = call("train", *LONG, *INIT)
-    assert code == 2
-    assert "was trained on data 00000000" in err
+    assert "was trained on data 00000000" in parity("train", *LONG, *INIT).mistake
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict", "export"])
 def test_a_pretrained_run_has_no_classes(verb, copied, command):
     more = ["--out", "exported"] if verb == "export" else []
-    code, err, _ = command(verb, "--run", NAMED[0], *more)
-    assert code == 2
-    assert "no classes" in err
+    assert "no classes" in command(verb, "--run", NAMED[0], *more).mistake

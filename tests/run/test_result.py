@@ -173,21 +173,3 @@ def test_curve_has_losses_and_accuracies_by_step(tmp_path):
     )
     curve = folders.curve(tmp_path)
     assert (curve.loss, curve.validation, curve.validation_loss) == ([], [(2, 50.0)], [])
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "3",
-        '{"kind": "train", "loss": 1.0}',
-        '{"kind": "train", "step": 3}',
-        '{"kind": "train", "step": "x", "loss": 1.0}',
-        '{"kind": "train", "step": 3, "loss": NaN}',
-        '{"kind": "train", "step": 3, "loss": 1e300}',
-        '{"kind": "validation", "step": 3, "accuracy": null}',
-    ],
-)
-def test_damaged_curve_is_one_line_that_names_the_file(tmp_path, line):
-    (tmp_path / "metrics.jsonl").write_text(line + "\n")
-    with pytest.raises(UserError, match=r"metrics.jsonl.*"):
-        folders.curve(tmp_path)

@@ -1,7 +1,6 @@
 """The definition of a sweep: options, files, points, and the commands of a dry run."""
 
 import dataclasses
-import functools
 import re
 import shlex
 from collections import Counter
@@ -18,12 +17,6 @@ from lra_fnet.tasks import BUILT_IN
 
 TASK = ["--task", "parity"]
 PARITY = [*TASK, "--preset", "cpu", "--gin-dir", str(OUTSIDE), "--models", "fnet"]
-
-
-@pytest.fixture
-def go(command):
-    """Returns a function that calls `lra-fnet sweep`; it returns exit code, stderr and stdout."""
-    return functools.partial(command, "sweep")
 
 
 def swept(**changes):

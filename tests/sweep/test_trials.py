@@ -4,7 +4,6 @@ With the fixture `runner` the trials are `fake_train.py`, and hundreds of proces
 """
 
 import dataclasses
-import functools
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ import pytest
 from fake_sweep import BUILT, FAKE
 from optuna.trial import TrialState
 from paths import OUTSIDE, ROOT
+from waiting import until
 
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
@@ -29,14 +29,9 @@ from lra_fnet.run import evaluate, job
 from lra_fnet.sweep import files, finish, ledger, plan, scheduler
 
 WHICH = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
+BOTH = [*WHICH, "--models", "fnet,linear", "--seeds", "2"]
 TWO = [*WHICH, "--grid", "Fake.accuracy=[0.1, 0.2]"]
 FOUR = [*WHICH, "--grid", "Fake.accuracy=[0.1, 0.2, 0.3, 0.4]", "--set", "Fake.hold=1"]
-
-
-@pytest.fixture
-def go(command):
-    """Returns a function that calls `lra-fnet sweep`; it returns exit code, stderr and stdout."""
-    return functools.partial(command, "sweep")
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +61,7 @@ def starts(runs=Path("runs"), what="start"):
 
 
 def test_every_trial_runs_once_and_trials_json_has_its_state(go):
-    which = ["--task=parity", "--models=fnet,linear", "--preset=cpu", "--name=mine", "--seeds=2"]
-    code, err, out = go(*which, "--grid", "Fake.accuracy=[0.2, 0.4]")
+    code, err, out = go(*BOTH, "--grid", "Fake.accuracy=[0.2, 0.4]")
     assert (code, out) == (0, "")
     trials = trials_of()
     assert [trial["number"] for trial in trials] == list(range(8))
@@ -153,8 +147,7 @@ def test_point_below_the_median_is_stopped_and_its_other_seeds_never_start(go):
 @pytest.mark.parametrize("pretrain", [False, True])
 def test_tpe_gets_the_mean_of_the_seeds_and_resumes(go, pretrain):
     """In pre-training it minimises the loss."""
-    which = ["--task=parity", "--models=fnet,linear", "--preset=cpu", "--name=mine", "--seeds=2"]
-    which += ["--range", "Fake.accuracy=[0.1, 0.9]", "--sampler", "tpe"]
+    which = [*BOTH, "--range", "Fake.accuracy=[0.1, 0.9]", "--sampler", "tpe"]
     which += ["--pretrain"] if pretrain else []
     assert go(*which, "--trials", "1")[0] == 0
     assert len(trials_of()) == 1 * 2 * 2
@@ -246,16 +239,9 @@ def start(tmp_path):
         process.communicate()
 
 
-def wait_for(condition, seconds=300):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
-
-
 def begun(count=1):
     """Waits until so many trials hold their locks."""
-    wait_for(lambda: len(list(Path("runs").glob("cpu/*/*/*/metrics.jsonl"))) == count)
+    until(lambda: len(list(Path("runs").glob("cpu/*/*/*/metrics.jsonl"))) == count)
 
 
 def let_go():
@@ -290,7 +276,7 @@ def test_a_second_interrupt_ends_the_sweep_at_once_and_no_trial_goes_on(outside,
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGINT
-    wait_for(lambda: starts(what="saved") == starts(), 30)
+    until(lambda: starts(what="saved") == starts(), 30)
 
 
 @pytest.mark.parametrize("with_its_trial", [False, True])
@@ -341,7 +327,7 @@ def test_sweep_waits_for_a_trial_that_was_started_by_hand(go):
     by.folder.mkdir(parents=True)
     with (by.folder / "train.log").open("a") as log:
         by_hand = subprocess.Popen([*FAKE, *by.command(), "--no-test"], stdout=log)
-    wait_for((by.folder / ".lock").exists)
+    until((by.folder / ".lock").exists)
     threading.Timer(1.0, let_go).start()
     assert (go(*FOUR)[0], by_hand.wait()) == (0, 0)
     assert starts() == Counter({trial["folder"]: 1 for trial in trials_of()})
@@ -360,8 +346,7 @@ def scored(monkeypatch):
 
 def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(go, scored):
     grid = ["--grid", "Fake.accuracy=[0.3, 0.7]", "--grid", "Fake.fail=[None, 'crash']"]
-    which = ["--task=parity", "--models=fnet,linear", "--preset=cpu", "--name=mine", "--seeds=2"]
-    assert go(*which, *grid)[0] == 1
+    assert go(*BOTH, *grid)[0] == 1
     planned = plan.load(Path("runs"), "mine")
     with pytest.raises(UserError, match=r"^8 trials of sweep mine .* --without-failed"):
         finish.finish(planned)

@@ -46,13 +46,6 @@ def test_tasks_from_outside_pass():
     check_task(Pairs("small", 9))
 
 
-def test_task_that_reads_a_source_passes(tmp_path):
-    for name in ("train", "eval", "test"):
-        lines = [f"{i % 2}\ta\tb\ttext {i}\tother {i}\n" for i in range(6)]
-        (tmp_path / f"mine.{name}.tsv").write_text("".join(lines))
-    check_task(tasks.make("retrieval", "pairs"), source=tmp_path)
-
-
 def broken(**methods):
     """The toy task with other methods or class variables."""
     return dataclasses.dataclass(frozen=True)(type("Broken", (Toy,), methods))("small", 12)

@@ -10,7 +10,6 @@ import re
 import pytest
 import serving
 
-import lra_fnet
 from lra_fnet import config, experiment, tasks
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
@@ -291,15 +290,3 @@ def test_without_rows_the_classes_must_be_given():
         experiment.load("csv", "fnet", "cpu")
     given = ["Csv.labels=('no', 'yes')", "Csv.texts=1"]
     assert experiment.load("csv", "fnet", "cpu", given).task.num_classes == 2
-
-
-def test_the_command_trains_on_a_table(command, table):
-    tiny = ["Encoder.dim=8", "Encoder.qkv_dim=8", "Encoder.mlp_dim=8", "Head.mlp_dim=8"]
-    tiny += ["Encoder.num_layers=1", "Run.num_steps=4", "Run.batch_size=4", "MAX_LEN=32"]
-    which = ["--task", "csv", "--model", "ff_only", "--preset", "cpu", "--name", "tiny"]
-    code, err, out = command("train", *which, "--source", table, *(f"--set={t}" for t in tiny))
-    assert code == 0, err
-    assert "tiny on Own texts, preset cpu" in out
-    run = lra_fnet.load_run("runs/cpu/csv/ff_only+tiny/seed0")
-    assert run.task.class_names == ("ham", "spam")
-    assert run.data().task == run.task

@@ -320,21 +320,6 @@ def test_labels_are_balanced_and_independent_of_pixel_counts():
 # The set
 
 
-def rows(config, count, jobs=1):
-    images = itertools.islice(pathfinder.generate(config, 0, jobs), count)
-    return [(values.tobytes(), label) for values, label in images]
-
-
-@pytest.mark.parametrize("config", ["short_32", "hard_32"])
-def test_rows_are_the_same_at_any_number_of_jobs_and_any_global_seed(config, monkeypatch):
-    monkeypatch.setattr(pathfinder, "_CHUNK", 7)
-    want = rows(config, 40)
-    np.random.seed(4)  # noqa: NPY002 (the global generator is meant)
-    assert rows(config, 40, jobs=2) == want
-    assert rows(config, 40, jobs=3) == want
-    assert len(set(want)) == 40
-
-
 # LRA's release
 
 

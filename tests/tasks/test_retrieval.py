@@ -81,15 +81,6 @@ def test_rows_are_the_lines_in_their_order(tmp_path):
     assert prepared.source == "raw"
 
 
-@pytest.mark.parametrize("config", ["aan", "pairs"])
-def test_archives_and_folders_give_the_same_set(config, tmp_path):
-    task, archive = tasks.make("retrieval", config), pack(made(), tmp_path / "lra_release.gz")
-    packed = tasks.prepare(task, tmp_path / "packed", archive)
-    source = write(made(), tmp_path / "raw" / "some" / "where").parents[1]
-    assert packed.fingerprint == tasks.prepare(task, tmp_path / "whole", source).fingerprint
-    tasks.verify(task, tmp_path / "packed")
-
-
 def test_pairs_may_have_any_name_and_number(tmp_path):
     files = {file: lines[:1] for file, lines in made().items()}
     source = write(files, tmp_path / "raw", name="my.pairs")
@@ -101,31 +92,18 @@ def test_pairs_may_have_any_name_and_number(tmp_path):
         tasks.prepare(tasks.make("retrieval", "aan"), tmp_path / "data", source)
 
 
-def test_max_len_cuts_each_text_when_read(tmp_path):
-    files = made()
-    source = write(files, tmp_path / "raw")
-    prepared = tasks.prepare(tasks.make("retrieval", max_len=10), tmp_path / "data", source)
-    want = [(one[:10], two[:10], label) for one, two, label in plain(files["test"])]
-    assert stored(prepared, "test") == want
-    with pytest.raises(UserError, match=r"max_len must be .* got 4001: set it to 4000"):
-        tasks.make("retrieval", max_len=4001)
-
-
-# Streaming
-
-
-def cut(path):
-    """Removes the last 50,000 bytes of an archive, which belong to its last file."""
-    path.write_bytes(path.read_bytes()[:-50_000])
-    return path
-
-
-def test_release_is_read_until_the_three_files_are_complete(tmp_path):
-    source = cut(pack(made(), tmp_path / "lra_release.gz"))
-    prepared = tasks.prepare(tasks.make("retrieval", "aan"), tmp_path / "data", source)
-    assert sum(prepared.rows.values()) == 14
+def test_an_archive_gives_the_rows_of_a_folder_once_the_three_files_are_complete(tmp_path):
+    """Other pairs may be anywhere in it, and it is read whole."""
+    release, pairs = tasks.make("retrieval"), tasks.make("retrieval", "pairs")
+    archive = pack(made(), tmp_path / "lra_release.gz")
+    source = write(made(), tmp_path / "raw" / "some" / "where").parents[1]
+    whole = tasks.prepare(pairs, tmp_path / "whole", archive)
+    assert whole.fingerprint == tasks.prepare(pairs, tmp_path / "folder", source).fingerprint
+    archive.write_bytes(archive.read_bytes()[:-50_000])  # of its last file
+    cut = tasks.prepare(release, tmp_path / "cut", archive)
+    assert cut.fingerprint == tasks.prepare(release, tmp_path / "folder", source).fingerprint
     with pytest.raises(UserError, match=r"lra_release.gz is damaged, unreadable"):
-        tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path / "data", source)
+        tasks.prepare(pairs, tmp_path / "cut", archive)
 
 
 # Errors

@@ -25,6 +25,7 @@ def test_defining_a_task_registers_it():
         (lambda: tasks.make("listop"), "'listop': expected one of .*listops.*toy"),
         (lambda: tasks.make("listops", "big"), "'big' of listops: .* full, short_128"),
         (lambda: tasks.make("toy", max_len=0), "max_len must be at least 1, got 0"),
+        (lambda: tasks.make("retrieval", max_len=4001), "got 4001: set it to 4000"),
         (lambda: image.Image("full", 1024, black_is_padding="false"), "got 'false'"),
     ],
 )

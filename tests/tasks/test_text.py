@@ -69,25 +69,18 @@ def test_archives_and_folders_give_the_same_set(config, tmp_path):
     tasks.verify(task, tmp_path / "packed")
 
 
-def test_rows_are_the_files_of_their_folders(tmp_path):
-    files = made()
+def test_rows_are_the_files_of_their_folders_with_the_smallest_sha256_held_out(tmp_path):
+    files, held = made(), set()
+    for wanted in (0, 1):
+        texts = [content for content, label in labelled(files, "train") if label == wanted]
+        texts.sort(key=lambda content: int(hashlib.sha256(content).hexdigest(), 16))
+        held |= {(content, wanted) for content in texts[:2]}
     prepared = tasks.prepare(tasks.make("text"), tmp_path / "data", write(files, tmp_path / "raw"))
     assert prepared.rows == {"train": 8, "validation": 4, "test": 12}
     assert [facts["label_counts"] for facts in prepared.splits.values()] == [[4, 4], [2, 2], [6, 6]]
-    train = stored(prepared, "train") + stored(prepared, "validation")
-    assert sorted(train) == sorted(labelled(files, "train"))
-    assert sorted(stored(prepared, "test")) == sorted(labelled(files, "test"))
-
-
-def test_smallest_sha256_of_each_class_are_held_out(tmp_path):
-    files = made()
-    prepared = tasks.prepare(tasks.make("text"), tmp_path / "data", write(files, tmp_path / "raw"))
-    held = []
-    for wanted in (0, 1):
-        rows = [content for content, label in labelled(files, "train") if label == wanted]
-        rows.sort(key=lambda content: int(hashlib.sha256(content).hexdigest(), 16))
-        held += [(content, wanted) for content in rows[:2]]
-    assert sorted(stored(prepared, "validation")) == sorted(held)
+    splits = {"train": labelled(files, "train") - held, "validation": held}
+    for split, want in (splits | {"test": labelled(files, "test")}).items():
+        assert sorted(stored(prepared, split)) == sorted(want)
 
 
 def test_lra_code_trains_on_all_reviews_and_validates_on_the_test_rows(tmp_path):

@@ -1,17 +1,17 @@
 """Several processes as one run: the results of one process, and one end for all of them."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
-import time
 
 import member
 import numpy as np
 import pytest
 from paths import OUTSIDE
+from waiting import until
 
+from lra_fnet.machine import disk
 from lra_fnet.training import checkpoint, hosts
 
 TRAIN = ["train", "--task=parity", "--model=fnet", "--preset=cpu", "--name=n"]
@@ -55,19 +55,11 @@ def run_folder(folder):
 
 
 def result_of(folder):
-    return json.loads((run_folder(folder) / "result.json").read_text())
+    return disk.read_json(run_folder(folder) / "result.json")
 
 
 def losses_of(folder):
-    lines = map(json.loads, (run_folder(folder) / "metrics.jsonl").read_text().splitlines())
-    return [line["loss"] for line in lines]
-
-
-def wait_for(path, running):
-    deadline = time.monotonic() + 200
-    while not path.exists():
-        assert time.monotonic() < deadline, [process.output for process in running]
-        time.sleep(0.05)
+    return [line["loss"] for line in disk.read_lines(run_folder(folder) / "metrics.jsonl")]
 
 
 def run(folder, count, devices=1):
@@ -125,7 +117,7 @@ def test_killed_process_ends_the_other_and_the_same_command_resumes_to_the_same_
     pair, tmp_path, victim
 ):
     with processes(tmp_path, 2, SETTINGS, devices=2) as running:
-        wait_for(run_folder(tmp_path) / "checkpoints/last/state.safetensors", running)
+        until((run_folder(tmp_path) / "checkpoints/last/state.safetensors").exists)
         running[victim].kill()
         assert running[1 - victim].wait(WITHIN) != 0
     assert not (run_folder(tmp_path) / "result.json").exists()
@@ -139,7 +131,7 @@ def test_killed_process_ends_the_other_and_the_same_command_resumes_to_the_same_
 @pytest.mark.slow
 def test_signal_to_one_process_saves_one_step_in_all(tmp_path):
     with processes(tmp_path, 2, LONG) as running:
-        wait_for(run_folder(tmp_path) / "checkpoints/last/state.safetensors", running)
+        until((run_folder(tmp_path) / "checkpoints/last/state.safetensors").exists)
         running[1].kill(signal.SIGTERM)
         assert [process.wait(WITHIN) for process in running] == [143, 143]
         assert "saved; to resume (each process its own): " in running[0].output
