@@ -1,9 +1,8 @@
-"""The figures of a report: accuracy against speed, growth with the length, learning curves."""
+"""The figures of a report: accuracy against speed, learning curves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from lra_fnet import config
-from lra_fnet.benchmark.files import Result
 from lra_fnet.report import pretraining
 from lra_fnet.report.accuracy.names import MAIN
 from lra_fnet.report.accuracy.table import Table
@@ -11,10 +10,8 @@ from lra_fnet.report.render import svg
 from lra_fnet.report.render.grid import rounded
 from lra_fnet.report.render.svg import Panel, Points, Series
 from lra_fnet.report.speed import points as speed
-from lra_fnet.report.speed import tables
 
 OTHERS = len(MAIN)  # the colour of all other models
-SIDES = ("ours", "eager", "compiled")
 MOST = 40  # points of a learning curve
 
 
@@ -79,32 +76,6 @@ def fronts(listed: Sequence[pretraining.Front]) -> str:
     return svg.plot(panels, title, _legend(models)) if panels else ""
 
 
-def measured(cells: Sequence[Result]) -> str:
-    """Draws time and memory of a benchmark over the length, named at the ends of the lines.
-
-    A quantity with fewer than two lines has no panel; without panels, returns "".
-    """
-    panels = []
-    for what, value, title, in_unit, one in (
-        ("train", "seconds", "Training", "ms", 1e-3),
-        ("infer", "seconds", "Inference", "ms", 1e-3),
-        ("train", "peak_bytes", "Peak memory of training", "MB", 1e6),
-    ):
-        kept = [cell for cell in cells if cell.what == what and cell.side in SIDES]
-        lines = {}
-        for name in dict.fromkeys(map(tables.label, kept)):
-            row = [cell for cell in kept if tables.label(cell) == name]
-            lengths, numbers = tables.curve(row, value)
-            if len(lengths) > 1:
-                lines[name] = [(x, y / one) for x, y in zip(lengths, numbers, strict=True)]
-        per = "" if value != "seconds" else " an example" if kept and kept[0].tokens else " a batch"
-        if len(lines) > 1:
-            series = [Series(p, _colour(name), name, label=name) for name, p in lines.items()]
-            axes = "Length (tokens)", f"{title} ({in_unit}{per})"
-            panels.append(Panel("", *axes, series, True, True, names=True))
-    return svg.plot(panels, "Time and memory over the length") if panels else ""
-
-
 def learning(task: str, curves: Mapping[str, Sequence[Points]]) -> str:
     """Draws the validation accuracy of each model over the steps, the mean over its seeds.
 
@@ -121,10 +92,9 @@ def learning(task: str, curves: Mapping[str, Sequence[Points]]) -> str:
     return svg.plot([panel], f"{task}: validation accuracy", _legend(curves))
 
 
-def _colour(name: str) -> int:
-    """Returns the colour of a model; a way to compute one, `fnet (rfft)`, has that of the model."""
-    plain = name.partition(" (")[0].partition(",")[0]
-    return MAIN.index(plain) if plain in MAIN else OTHERS
+def _colour(model: str) -> int:
+    """Returns the colour of a model."""
+    return MAIN.index(model) if model in MAIN else OTHERS
 
 
 def _legend(models: Iterable[str]) -> list[tuple[str, int]]:
