@@ -12,7 +12,6 @@ from lra_fnet.report.render.svg import Panel, Points, Series
 from lra_fnet.report.speed import points as speed
 
 OTHERS = len(MAIN)  # the colour of all other models
-MOST = 40  # points of a learning curve
 
 
 def above_no_mixing(table: Table, points: Sequence[speed.Point]) -> str:
@@ -87,7 +86,7 @@ def learning(task: str, curves: Mapping[str, Sequence[Points]]) -> str:
     for model, group in curves.items():
         mean = _mean(group)
         text = f"{config.title(model)}: {mean[-1][1]:.4g} at {mean[-1][0]:,.6g}"
-        series.append(Series(_thinned(mean), _colour(model), text, dots=False))
+        series.append(Series(mean, _colour(model), text, dots=False))
     panel = Panel(task, "Optimizer step", "Validation (%)", series)
     return svg.plot([panel], f"{task}: validation accuracy", _legend(curves))
 
@@ -109,10 +108,3 @@ def _mean(curves: Sequence[Points]) -> list[tuple[float, float]]:
     if not shared:
         return list(max(curves, key=len))
     return [(x, sum(column[x] for column in columns) / len(columns)) for x in shared]
-
-
-def _thinned(points: Points) -> Points:
-    """Returns at most MOST points: means of neighbours, at the last step of each group."""
-    size = -(-len(points) // MOST)
-    groups = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]

@@ -98,20 +98,6 @@ def standalone(svg: str) -> str:
     return svg.replace(">", f"><style>\n{STYLE.read_text()}</style>", 1) + "\n"
 
 
-def path(points: Sequence[tuple[int, int]]) -> str:
-    """Returns the d of a line through whole points, in steps.
-
-    >>> path([(10, 20), (15, 18), (20, 18)])
-    'M10 20l5-2 5 0'
-    """
-    (x, y), *rest = points
-    steps = []
-    for a, b in rest:
-        steps.append(f"{a - x} {b - y}".replace(" -", "-"))
-        x, y = a, b
-    return f"M{points[0][0]} {points[0][1]}" + ("l" + " ".join(steps) if steps else "")
-
-
 def _scale(values: Sequence[float], log: bool, start: int, end: int) -> tuple[Callable, list]:
     """Returns the place of a value on an axis, and the ticks."""
     change = math.log10 if log else float
@@ -150,8 +136,9 @@ def _panel(panel: Panel, left: int, top: int, labelled: bool) -> list[str]:
         places = [(x(a), y(b)) for a, b in one.points]
         drawn = f"<title>{escape(one.text)}</title>"
         if len(places) > 1:
+            line = "M" + "L".join(f"{a} {b}" for a, b in places)
             dashes = ' stroke-dasharray="8 6"' if one.dashed else ""
-            drawn += f'<path stroke-width="3"{dashes} d="{path(places)}"/>'
+            drawn += f'<path stroke-width="3"{dashes} d="{line}"/>'
         if one.bars:
             pairs = zip(places, one.bars, strict=True)
             bars = "".join(f"M{a} {y(low)}V{y(high)}" for (a, _), (low, high) in pairs)
