@@ -144,20 +144,17 @@ def _prefixes(task: Any, rows: Arrays) -> Iterator[Iterator[bytes]]:
 # Ridge regressions
 
 
-def ridge(
-    title: str, features: Callable[[Any, Arrays], np.ndarray], operations: float = _OPERATIONS
-) -> Method:
+def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
     """Returns a method: ridge regression of the labels, one-hot, on features of a row.
 
     With centered features X [n, p] and targets Y [n, C], the weights are (X'X + a I)^-1 X'Y, in
     float64. The penalty is a over the mean of the diagonal of X'X. The label with the largest
-    output is predicted. If X'X would take more than `operations`, every k-th training row counts:
-    the first ones may all have one label.
+    output is predicted. If X'X would take more than `_OPERATIONS` multiplications, every k-th
+    training row counts: the first ones may all have one label.
 
     Args:
         title: the method in words.
         features: maps a task and some rows to float [n, p].
-        operations: most multiplications of X'X.
     """
 
     def chunks(task: Any, rows: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -167,7 +164,7 @@ def ridge(
 
     def fit(task: Any, train: Arrays) -> Predict:
         width = next(chunks(task, train))[0].shape[1]
-        most = max(1, int(operations / width**2))
+        most = max(1, int(_OPERATIONS / width**2))
         step = -(-len(train.labels) // most)
         if step > 1:
             say(f"{task.name}/{task.config}: {title} is fitted to one in {step} training rows")

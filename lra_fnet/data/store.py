@@ -54,7 +54,7 @@ class Raw:
     splits: Mapping[str, Iterable[Row]] | None = None  # each is read once, in order; or
     stream: Iterable[tuple[str, Row]] | None = None  # (split, row), splits in any order
     source: str = "generator"  # "generator", or the name of the source that the rows come from
-    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # seed, version ...
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)  # seed, version ...
     total: int | None = None  # rows of all splits, for the progress bar
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)  # more files of the set
 

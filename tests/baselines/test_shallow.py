@@ -59,10 +59,13 @@ def test_first_tokens_equals_a_loop():
 
 
 @pytest.mark.parametrize(("operations", "step"), [(1e9, 1), (7**2 * 100, 3)])
-def test_ridge_is_the_least_squares_solution_with_the_penalty_as_more_rows(operations, step):
+def test_ridge_is_the_least_squares_solution_with_the_penalty_as_more_rows(
+    operations, step, monkeypatch
+):
     """Also where the work is limited, here to every third row."""
     train, other = rows(300), rows(80)
-    method = shallow.ridge("", lambda task, rows: rows.values[:, :7] ** 2.0, operations)
+    monkeypatch.setattr(shallow, "_OPERATIONS", operations)
+    method = shallow.ridge("", lambda task, rows: rows.values[:, :7] ** 2.0)
     predicted = method.fit(TOY, train)(other)
     x = train.values[::step, :7].astype(float) ** 2
     y = np.eye(3)[train.labels[::step]]

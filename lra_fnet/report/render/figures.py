@@ -69,8 +69,8 @@ def fronts(listed: Sequence[pretraining.Front]) -> str:
                 series.append(Series(places, _colour(model), text))
             models.append(model)
         x = f"Time of a batch of {front.batch_size} (ms)"
-        level = front.floor
-        panels.append(Panel(front.name, x, "Masked pieces right (%)", series, True, level=level))
+        y = "Masked pieces right (%)"
+        panels.append(Panel(front.name, x, y, series, True, front.floor))
     title = "Accuracy on masked pieces against the time of a batch"
     return svg.plot(panels, title, _legend(models)) if panels else ""
 
