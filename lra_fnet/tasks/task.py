@@ -95,9 +95,8 @@ class Task(abc.ABC):
     equal_lengths: ClassVar[bool] = False  # whether every text has the length of the data set
 
     config: str  # one of `configs`
-    max_len: Annotated[
-        int, Least(1, suggest=1024)
-    ]  # tokens per text, CLS not counted; longer texts are cut at the end
+    # Tokens per text, CLS not counted; longer texts are cut at the end.
+    max_len: Annotated[int, Least(1, suggest=1024)]
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

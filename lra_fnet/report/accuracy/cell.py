@@ -137,9 +137,8 @@ def _above(cell: Cell, rule: Shallow) -> bool:
     baseline = rule.right if len(cell.data) == 1 else None
     for run, right in zip(cell.trained, cell.right, strict=True):
         difference = significance.compare([right], [baseline])
-        if (run.accuracy("test") or 0.0) <= rule.test.accuracy:
-            return False
-        if difference and difference.p_value > significance.LEVEL:
+        unsure = difference and difference.p_value > significance.LEVEL
+        if unsure or (run.accuracy("test") or 0.0) <= rule.test.accuracy:
             return False
     return True
 
