@@ -108,13 +108,13 @@ class Task(abc.ABC):
         REGISTRY[cls.name] = cls  # a reloaded module replaces its own task
 
     def __post_init__(self):
-        check_settings(self)
-        if self.config not in self.configs:
+        if not isinstance(self.config, str) or self.config not in self.configs:
             rule = f", or {self.configs.rule}" if isinstance(self.configs, Sets) else ""
             raise UserError(
                 f"unknown data set {self.config!r} of {self.name}: expected one of "
-                f"{', '.join(self.configs)}{rule}"
+                f"""{", ".join(self.configs)}{rule} (a number in quotation marks: '"1"')"""
             )
+        check_settings(self)
         if len(self.class_names) != self.num_classes:
             raise ValueError(f"{self.name}: expected {self.num_classes} label_names")
         if self.settled:
