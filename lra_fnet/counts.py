@@ -58,13 +58,9 @@ def bits(counts: Mapping) -> np.ndarray | None:
         packed = stream.decompress(base64.b64decode(text, validate=True), wanted + 1)
     except (TypeError, ValueError, OverflowError, zlib.error) as error:
         raise ValueError(f"correct_bits: not base64 of zlib data ({error})") from None
-    if len(packed) != wanted or not stream.eof:
-        raise ValueError(f"correct_bits: {len(packed)} bytes, but {count} rows need {wanted}")
     correct = np.unpackbits(np.frombuffer(packed, np.uint8), count=count).astype(bool)
-    if correct.sum() != counts["correct"]:
-        raise ValueError(
-            f"correct_bits: {correct.sum()} correct rows, but 'correct' says {counts['correct']}"
-        )
+    if len(packed) != wanted or not stream.eof or correct.sum() != counts["correct"]:
+        raise ValueError(f"correct_bits: not those of {counts['correct']} correct of {count} rows")
     return correct
 
 

@@ -330,14 +330,6 @@ class Denoise(Objective):
         return (sums["loss"] / max(sums["count"], 1),)
 
 
-class Paired(NamedTuple):
-    """The sums over the masked pieces of each row, and the loss and success of its label, [B]."""
-
-    restored: Sums
-    order_loss: jax.Array  # float32
-    order_right: jax.Array  # bool
-
-
 @dataclasses.dataclass(frozen=True)
 class Pretrain(Denoise):
     """Masked language modelling and sentence order: the FNet paper's objective, which is BERT's.
@@ -359,7 +351,7 @@ class Pretrain(Denoise):
             )
 
     def outputs(self, variables, batch, key=None) -> tuple[Any, dict]:
-        """Returns `Paired`; see `Objective.outputs`."""
+        """Returns the sums over masked pieces, and loss and success of the label, of each row."""
         hidden, labels = self.hidden(batch, key), batch.labels
         types = self.task.types(hidden.ids, hidden.mask)
         given = hidden.ids, hidden.mask, hidden.places, types
@@ -367,14 +359,14 @@ class Pretrain(Denoise):
         targets = hidden.targets + 1  # the table has a row for padding
         loss = optax.softmax_cross_entropy_with_integer_labels(predicted, targets)
         right = predicted.argmax(-1) == targets
-        paired = Paired(
+        paired = (
             _by_row(hidden, loss, right, len(labels)),
             optax.softmax_cross_entropy_with_integer_labels(order, labels),
             order.argmax(-1) == labels,
         )
         return paired, averages
 
-    def sums(self, outputs: Paired, batch) -> tuple[PairSums, jax.Array]:
+    def sums(self, outputs: tuple, batch) -> tuple[PairSums, jax.Array]:
         """Returns the sums over masked pieces and over rows; see `Denoise.sums`."""
         restored, order_loss, order_right = outputs
         sums, right = super().sums(restored, batch)

@@ -67,10 +67,7 @@ def at_least(name, value, limit, suggest, below=math.inf, multiple=1, *, kind=in
         wanted += f" and a multiple of {multiple}" if multiple > 1 else ""
         if limit <= value < below and (multiple == 1 or value % multiple == 0):
             return
-    remedy = f"set it to {suggest}, say"
-    if isinstance(value, float) and value.is_integer() and limit <= value < below:
-        remedy = f"set it to {int(value)}"  # 1e3 is a float
-    raise UserError(f"{name} must be {wanted}, got {value!r}: {remedy}")
+    raise UserError(f"{name} must be {wanted}, got {value!r}: set it to {suggest}, say")
 
 
 def one_of(name, value, known):

@@ -29,8 +29,8 @@ def test_counts_without_bits_decode_to_none():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (encode([True] * 9), "2 bytes, but 8 rows need 1"),
-        (encode([True] * 4 + [False] * 4), "4 correct rows, but 'correct' says 5"),
+        (encode([True] * 5 + [False] * 4), "5 correct of 8"),
+        (encode([True] * 4 + [False] * 4), "5 correct of 8"),
         ("no base64!", "not base64 of zlib data"),
         ("AAAA", "not base64 of zlib data"),
         (7, "not base64 of zlib data"),

@@ -105,9 +105,8 @@ def test_gradient_is_that_of_the_sum_of_both_mean_losses(microbatch):
 
     def mean_loss(params):
         variables = {"params": params, **state.constants}
-        out, _ = goal.outputs(variables, batch, KEY)
-        hidden = out.restored
-        return (hidden.loss / hidden.count).mean() + out.order_loss.mean()
+        (hidden, order_loss, _), _ = goal.outputs(variables, batch, KEY)
+        return (hidden.loss / hidden.count).mean() + order_loss.mean()
 
     want = jax.jit(jax.grad(mean_loss))(state.params)
     got, sums, _ = jax.jit(step.make_gradient(goal, microbatch))(

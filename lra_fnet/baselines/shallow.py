@@ -66,12 +66,6 @@ class Shallow:
     def __post_init__(self):
         _ = self.right  # raises if the bits do not fit
 
-    @property
-    def words(self) -> str:
-        """The method and its accuracy."""
-        what = "test rows" if self.of == LABELS else "masked pieces of test"
-        return f"{self.method}, {self.test.accuracy:.2f} % of the {what}"
-
     @functools.cached_property
     def right(self) -> np.ndarray | None:
         """Which test rows are right, bool [count]; None if that was not recorded."""
@@ -144,20 +138,17 @@ def _prefixes(task: Any, rows: Arrays) -> Iterator[Iterator[bytes]]:
 # Ridge regressions
 
 
-def ridge(
-    title: str, features: Callable[[Any, Arrays], np.ndarray], operations: float = _OPERATIONS
-) -> Method:
+def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
     """Returns a method: ridge regression of the labels, one-hot, on features of a row.
 
     With centered features X [n, p] and targets Y [n, C], the weights are (X'X + a I)^-1 X'Y, in
     float64. The penalty is a over the mean of the diagonal of X'X. The label with the largest
-    output is predicted. If X'X would take more than `operations`, every k-th training row counts:
-    the first ones may all have one label.
+    output is predicted. If X'X would take more than `_OPERATIONS` multiplications, every k-th
+    training row counts: the first ones may all have one label.
 
     Args:
         title: the method in words.
         features: maps a task and some rows to float [n, p].
-        operations: most multiplications of X'X.
     """
 
     def chunks(task: Any, rows: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -167,7 +158,7 @@ def ridge(
 
     def fit(task: Any, train: Arrays) -> Predict:
         width = next(chunks(task, train))[0].shape[1]
-        most = max(1, int(operations / width**2))
+        most = max(1, int(_OPERATIONS / width**2))
         step = -(-len(train.labels) // most)
         if step > 1:
             say(f"{task.name}/{task.config}: {title} is fitted to one in {step} training rows")
@@ -278,21 +269,12 @@ def compute(prepared: Prepared) -> list[Shallow]:
         score = Counts(int(correct.max()), len(asked.labels))
         fitted.append((score, int(correct.argmax()), method, predict))
     fitted.sort(key=lambda entry: -entry[0].accuracy)  # equal ones stay in the order of the task
-    test = prepared.arrays("test")
-    results = []
+    rows, results = prepared.arrays("test"), []
     for score, best, method, predict in fitted:
-        asked = method.ask(task, test)
+        asked, settings = method.ask(task, rows), dict(method.settings[best])
         right = predict(asked)[best] == asked.labels
-        results.append(
-            Shallow(
-                method.words(method.settings[best]),
-                dict(method.settings[best]),
-                score,
-                Counts(int(right.sum()), len(right)),
-                counts.encode(right),
-                method.of,
-            )
-        )
+        words, test = method.words(settings), Counts(int(right.sum()), len(right))
+        results.append(Shallow(words, settings, score, test, counts.encode(right), method.of))
     return results
 
 
@@ -315,7 +297,9 @@ def ensure(prepared: Prepared) -> list[Shallow]:
                 disk.replace(path, json.dumps(content, indent=1) + "\n")
         except UserError as error:  # a shared folder that cannot be written
             say(f"shallow baselines are not kept: {error}")
-    say(f"best shallow baseline: {'; '.join(best.words for best in leaders(results))}")
+    for best in leaders(results):
+        right = f"{best.test.accuracy:.2f} % of the {best.of} of test"
+        say(f"best shallow baseline: {best.method}, {right}")
     wanted = known(task.name, prepared.fingerprint, task.max_len)
     if wanted and wanted != [dataclasses.replace(one, correct_bits=None) for one in results]:
         say(

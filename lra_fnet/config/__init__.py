@@ -34,4 +34,4 @@ from lra_fnet.config.gin_files import (
 from lra_fnet.config.inspection import operative, settings, unread_bindings
 from lra_fnet.config.loading import alone, load, load_operative
 from lra_fnet.config.parsing import OutsideCode, bind_missing
-from lra_fnet.config.user_code import code_name, code_of, import_modules, used_imports
+from lra_fnet.config.user_code import code_of, import_modules, used_imports

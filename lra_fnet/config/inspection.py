@@ -39,8 +39,9 @@ def settings(texts: Sequence[GinText], bindings: Sequence[str] = ()) -> list[lis
     """
     bound: dict[str, tuple[object, str]] = {}
     for where, text in (*texts, GinText("--set", "\n".join(map(normalise, bindings)))):
-        for name, (value, line) in bound_in(text).items():
-            bound[name] = value, where if where == "--set" else f"{where}:{line}"
+        for name, one in bound_in(text).items():
+            place = where if where == "--set" else f"{where}:{one.location.line_num}"
+            bound[name] = one.value, place
     found = []
     for name, text in sorted((short(name), text) for name, text in values(operative()).items()):
         unscoped = name.rpartition("/")[2]  # gin reads Text.max_len as TASK/Text.max_len

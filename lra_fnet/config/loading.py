@@ -76,9 +76,8 @@ def load(
         _check_macros(macros, declared, where)
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
     _check_macros(references, declared, "a reference")
-    bound = [{name: value for name, (value, _) in bound_in(text).items()} for _, text in texts]
-    last = bound_in("\n".join(text for _, text in overrides))
-    last = {name: value for name, (value, _) in last.items()}
+    parts = [*(text for _, text in texts), "\n".join(text for _, text in overrides)]
+    *bound, last = [{name: one.value for name, one in bound_in(p).items()} for p in parts]
     for name, value in schedule.steps(bound, last, rows, stage).items():
         gin.bind_parameter(name, value)
 

@@ -71,13 +71,10 @@ class _Names(config_parser.ParserDelegate):
         return macro_name
 
 
-def bound_in(text: str) -> dict[str, tuple[object, int]]:
-    """Returns value and line of all that gin text binds, by name however it spells it: `short`."""
+def bound_in(text: str) -> dict[str, config_parser.BindingStatement]:
+    """Returns the bindings of gin text, by name however it spells it: `short`."""
     return {
-        short(f"{one.scope}/{one.selector}.{one.arg_name}".strip("/.")): (
-            one.value,
-            one.location.line_num,
-        )
+        short(f"{one.scope}/{one.selector}.{one.arg_name}".strip("/.")): one
         for one in config_parser.ConfigParser(text, _Names())
         if isinstance(one, config_parser.BindingStatement)
     }

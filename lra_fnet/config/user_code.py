@@ -20,18 +20,13 @@ _imported: dict[str, dict[str, tuple[Path, str]]] = {}
 
 
 def code_of(names: Iterable[str]) -> dict[str, str]:
-    """Returns 12 digits of the SHA-256 of each file of imported modules, by `code_name`.
+    """Returns 12 digits of the SHA-256 of each file of imported modules, by name.
 
-    These are the modules and those of the user that they import.
+    These are the modules and those of the user that they import: mine.py, my_package/mine.py.
     """
     some = [_imported.get(_key(name), {}) for name in names]
     found = {module: digest for files in some for module, (_, digest) in files.items()}
-    return {code_name(module): digest[:12] for module, digest in found.items()}
-
-
-def code_name(name: str) -> str:
-    """Returns the name by which `code_of` knows an import: mine.py, my_package/mine.py."""
-    return f"{_module(name).replace('.', '/')}.py"
+    return {f"{name.replace('.', '/')}.py": digest[:12] for name, digest in found.items()}
 
 
 def import_modules(names: Iterable[str]) -> None:

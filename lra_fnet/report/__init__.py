@@ -62,7 +62,7 @@ def main(roots: Sequence[str | Path], out_dir: str | Path) -> list[Path]:
     report = build(Sources(roots))
     for problem in report.sources.problems:
         progress.say(f"left out: {problem}")
-    if not (report.presets or report.sweeps or report.fronts):
+    if not (report.presets or report.sources.sweeps or report.fronts):
         where = " or ".join(map(str, roots))
         raise UserError(
             f"expected at least one run with a test accuracy under {where}, found none; "

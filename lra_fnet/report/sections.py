@@ -23,14 +23,10 @@ from lra_fnet.significance import LEVEL, SEEDS, Comparison, holm, p_text
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Everything under one preset."""
+    """The accuracies under one preset, and score against speed."""
 
-    table: Table  # the accuracies
-    gains: Grid  # differences from no mixing
-    pairs: Grid  # comparisons of the main models
-    training: Grid  # accuracy on training rows, and minutes
-    pretrained: Grid  # rows that began pre-trained against rows from scratch
-    points: Sequence[Point]  # score against speed
+    table: Table
+    points: Sequence[Point]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -41,68 +37,42 @@ class Report:
     runs: Sequence[Record]  # in the order of the tables
     presets: Sequence[Preset]
     fronts: Sequence[Front]  # pre-training on a corpus, ours and the paper's
-    sweeps: Sequence[Grid]  # the trials of each
-    speed: Sequence[Grid]  # and memory: benchmarks, and the papers
+    sections: Mapping[str, list[Grid]]  # every table that is not of accuracy, by heading
     literature: Grid  # results on LRA: the papers', later ones, ours and submitted ones
-    spans: Grid  # the required attention spans
-    problems: Grid  # damaged files
 
     @property
     def tables(self) -> list[Table]:
         """The accuracies, one table per preset."""
         return [preset.table for preset in self.presets]
 
-    @property
-    def sections(self) -> dict[str, list[Grid]]:
-        """Every table that is not of accuracy, by heading."""
-        sections = {
-            "What mixing buys": [preset.gains for preset in self.presets],
-            "Significance": [preset.pairs for preset in self.presets],
-            "Training and test": [preset.training for preset in self.presets],
-            "Score against speed": [points.grid(p.table, p.points) for p in self.presets],
-            "Speed and memory": self.speed,
-            "Pre-training": [
-                *(preset.pretrained for preset in self.presets),
-                *(front.grid() for front in self.fronts),
-            ],
-            "Protocol": [protocol()] if "cpu" in [t.preset for t in self.tables] else [],
-            "Sweeps": self.sweeps,
-            "Required attention span": [self.spans],
-            "Left out": [self.problems],
-        }
-        present = {heading: list(filter(None, listed)) for heading, listed in sections.items()}
-        return {heading: listed for heading, listed in present.items() if listed}
-
 
 def build(sources: Sources) -> Report:
     """Computes everything that is shown of these files."""
-    runs = names.sort(sources.runs)
-    presets = [
-        Preset(
-            table=table,
-            gains=gains(table),
-            pairs=pairs(table),
-            training=training(table),
-            pretrained=pretrained(table),
-            points=points.points(table, sources.benchmarks),
-        )
-        for table in accuracies(runs)
-    ]
-    standings = literature.standings(
-        [preset.table for preset in presets],
-        {who: accuracies(theirs) for who, theirs in sources.submitted.items()},
-    )
+    runs, measured = names.sort(sources.runs), sources.benchmarks
+    by_preset, fronts = accuracies(runs), pretraining.fronts(runs, measured)
+    presets = [Preset(table, points.points(table, measured)) for table in by_preset]
     problems = [[problem] for problem in sources.problems]
+    sections = {
+        "What mixing buys": map(gains, by_preset),
+        "Significance": map(pairs, by_preset),
+        "Training and test": map(training, by_preset),
+        "Score against speed": [points.grid(preset.table, preset.points) for preset in presets],
+        "Speed and memory": speeds(measured),
+        "Pre-training": [*map(pretrained, by_preset), *(front.grid() for front in fronts)],
+        "Protocol": [protocol()] if "cpu" in [table.preset for table in by_preset] else [],
+        "Sweeps": map(trials, sources.sweeps),
+        "Required attention span": [spans(runs, sources.spans)],
+        "Left out": [Grid("Files that are left out because they are damaged", ["File"], problems)],
+    }
+    present = {heading: list(filter(None, listed)) for heading, listed in sections.items()}
+    submitted = {who: accuracies(theirs) for who, theirs in sources.submitted.items()}
     return Report(
         sources=sources,
         runs=runs,
         presets=presets,
-        fronts=pretraining.fronts(runs, sources.benchmarks),
-        sweeps=list(map(trials, sources.sweeps)),
-        speed=speeds(sources.benchmarks),
-        literature=literature.grid(standings),
-        spans=spans(runs, sources.spans),
-        problems=Grid("Files that are left out because they are damaged", ["File"], problems),
+        fronts=fronts,
+        sections={heading: listed for heading, listed in present.items() if listed},
+        literature=literature.grid(literature.standings(by_preset, submitted)),
     )
 
 
@@ -157,19 +127,16 @@ def pairs(table: Table) -> Grid:
       table: rows of the preset's own settings with a value on the same data are compared.
     """
     own = [row for model in names.MAIN for row in table.own if row.model == model]
-    found: list[tuple[str, Row, Row, Comparison]] = []
+    found: list[tuple[str, Row, Row, Comparison, bool]] = []
     for task, (b, a) in itertools.product(table.tasks, itertools.combinations(own, 2)):
         first, second = a.cells[task], b.cells[task]
-        difference = None
-        if a.model != b.model and first.data == second.data and len(first.data) == 1:
-            difference = significance.compare(first.right, second.right)
-        if difference:
-            found.append((task, a, b, difference))
-    sure = [min(a.cells[t].seeds, b.cells[t].seeds) >= SEEDS for t, a, b, _ in found]
-    tested = [d.p_value for (*_, d), enough in zip(found, sure, strict=True) if enough]
-    adjusted = iter(holm(tested))
+        alike = a.model != b.model and first.data == second.data and len(first.data) == 1
+        if alike and (difference := significance.compare(first.right, second.right)):
+            enough = min(first.seeds, second.seeds) >= SEEDS
+            found.append((task, a, b, difference, enough))
+    adjusted = iter(holm([difference.p_value for *_, difference, enough in found if enough]))
     rows = []
-    for (task, a, b, difference), enough in zip(found, sure, strict=True):
+    for task, a, b, difference, enough in found:
         p = next(adjusted) if enough else None
         verdict = "few seeds" if p is None else "yes" if p <= LEVEL else "no"
         seeds = " / ".join(str(row.cells[task].seeds) for row in (a, b))

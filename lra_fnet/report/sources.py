@@ -62,9 +62,7 @@ class Sources:
             values = {folder: self._try(read, path) for folder, path in folders.items()}
             return {folder: value for folder, value in values.items() if value is not None}
 
-        curves = each(curve)
-        self.curves = {folder: curve for folder, curve in curves.items() if curve.step}
-        self.spans = each(read_span)
+        self.curves, self.spans = each(curve), each(read_span)
         self.readings = self._readings(roots)
         theirs: dict[str, list[Path]] = {}
         for folder in (f for root in roots for f in sorted(Path(root).glob("submitted/*/"))):

@@ -36,8 +36,6 @@ MOST_ROWS = 20_000  # of validation and of test: 2 % of C4 would be about 7 mill
 _TEXTS, _TABLES = (".txt", ".text"), (".json", ".jsonl")
 _AT_ONCE = 256  # documents
 
-Document = tuple[bytes, list[str]]  # sha256 of the text, and its sentences
-
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
@@ -217,8 +215,10 @@ def sample(source: Path) -> tuple[list[str], int]:
     return kept, documents
 
 
-def read_documents(source: Path) -> Iterator[Document]:
+def read_documents(source: Path) -> Iterator[tuple[bytes, list[str]]]:
     """Yields the documents of a folder, an archive or a file, in order, one in memory at a time.
+
+    A document is the sha256 of its text, and its sentences.
 
     In .txt and .text an empty line ends a document. In .jsonl and .json each line is an object
     whose field "text" is a document, as in C4. Both may be gzip files (.gz). Other files of a

@@ -81,13 +81,12 @@ class Csv(OwnTask):
                 texts = [np.frombuffer(text, np.uint8) for text in row.texts]
                 yield OwnRow(row.label, row.split, lambda texts=texts: texts)
 
-        details: dict[str, Any] = {}
-        raw = self.divided(source, rows, details)
+        raw = self.divided(source, rows)
         if len(kinds) != 1:
             raise UserError(f"{source}: expected one text in all rows, or two, got both")
         if broken:
             say(f"{broken[0]}: a line break in a text (of {len(broken):,}): is a quote left open?")
-        details["texts"] = kinds.pop()
+        raw.details["texts"] = kinds.pop()
         return raw
 
     def encode(self, content: bytes) -> np.ndarray:

@@ -88,9 +88,8 @@ class Images(OwnTask, PixelTask):
                     read = functools.partial(self._pixels, file)
                     yield OwnRow(file.path.parent.name, split, read)
 
-        details: dict[str, Any] = {}
-        raw = self.divided(source, rows, details)
-        return dataclasses.replace(raw, stream=self._summed(raw.rows(), details))
+        raw = self.divided(source, rows)
+        return dataclasses.replace(raw, stream=self._summed(raw.rows(), raw.details))
 
     def _pixels(self, file: sources.File) -> list[np.ndarray]:
         try:

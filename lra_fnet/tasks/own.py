@@ -67,10 +67,8 @@ class OwnTask(Task):
             )
         return dataclasses.replace(self, labels=tuple(details["labels"]))
 
-    def divided(
-        self, source: Path, read: Callable[[], Iterator[OwnRow]], details: dict[str, Any]
-    ) -> Raw:
-        """Returns the rows of a source, and adds what the set should record to `details`.
+    def divided(self, source: Path, read: Callable[[], Iterator[OwnRow]]) -> Raw:
+        """Returns the rows of a source, whose details are complete when all rows have been read.
 
         `read` yields the rows; it is called twice, and values are read the second time.
         """
@@ -81,7 +79,7 @@ class OwnTask(Task):
             count += 1
         names = division.classes(source, labels, self.labels)
         parts = division.Division(source, names, splits)
-        details["labels"] = list(names)
+        details: dict[str, Any] = {"labels": list(names)}
 
         def stream() -> Iterator[tuple[str, Row]]:
             for row in read():

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import gin
 import numpy as np
@@ -115,23 +115,12 @@ class PathX(Pathfinder):
     pixel_sd = 35.647
 
 
-class Drawn(NamedTuple):
-    """Images as they were drawn; see `pathfinder_images.draw_images`."""
-
-    images: np.ndarray  # uint8 [n, window ** 2]
-    labels: np.ndarray  # uint8 [n]
-    paddles: np.ndarray  # int64 [n, P, 3]
-    choices: np.ndarray  # int64 [n, 2]
-
-
-def draw(setting: Scene, state: np.ndarray, number: int) -> Drawn:
-    """Draws images with random numbers from `state`, uint64 [4], which advances."""
+def draw(setting: Scene, state: np.ndarray, number: int) -> tuple[np.ndarray, ...]:
+    """Draws images, see `pathfinder_images.draw_images`; `state`, uint64 [4], advances."""
     from lra_fnet.tasks import pathfinder_images  # late: numba compiles it for seconds
 
     reduction = drawing.lanczos(pathfinder_paddles.SCALE * setting.window, setting.window)
-    return Drawn(
-        *pathfinder_images.draw_images(state, number, setting, tables(setting), *reduction)
-    )
+    return pathfinder_images.draw_images(state, number, setting, tables(setting), *reduction)
 
 
 @functools.cache
@@ -150,9 +139,9 @@ def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, in
 
     setting = SETS[config]
     tables(setting)  # made once, before threads need them
-    for drawn in streams.chunks(lambda state: draw(setting, state, _CHUNK), seed, jobs):
-        means = pixels.block_means(drawn.images, setting.side)
-        yield from zip(means, drawn.labels.tolist(), strict=True)
+    chunks = streams.chunks(lambda state: draw(setting, state, _CHUNK), seed, jobs)
+    for images, labels, _, _ in chunks:
+        yield from zip(pixels.block_means(images, setting.side), labels.tolist(), strict=True)
 
 
 _WIDTHS = (4, 2, 1, 0.5)  # pixels

@@ -105,7 +105,7 @@ def illustrate(prepared: Prepared) -> Path | None:
     task, path = prepared.task, prepared.folder.parent / SHEET
     if not isinstance(task, PixelTask):
         return None
-    if path.exists() and path.stat().st_mtime >= store.written_at(prepared):
+    if path.exists() and path.stat().st_mtime >= prepared.folder.stat().st_mtime:
         return path
     from matplotlib.figure import Figure  # late: takes a second
 

@@ -25,7 +25,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from lra_fnet.baselines import shallow
 from lra_fnet.data import pixels, sources
 from lra_fnet.data.store import SPLITS, Prepared, Raw
 from lra_fnet.errors import UserError, one_line
-from lra_fnet.settings import at_least, one_of
+from lra_fnet.settings import Least, at_least, check_settings
 
 if TYPE_CHECKING:
     import jax
@@ -95,7 +95,8 @@ class Task(abc.ABC):
     equal_lengths: ClassVar[bool] = False  # whether every text has the length of the data set
 
     config: str  # one of `configs`
-    max_len: int  # tokens per text, CLS not counted; longer texts are cut at the end
+    # Tokens per text, CLS not counted; longer texts are cut at the end.
+    max_len: Annotated[int, Least(1, suggest=1024)]
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -113,7 +114,7 @@ class Task(abc.ABC):
                 f"unknown data set {self.config!r} of {self.name}: expected one of "
                 f"""{", ".join(self.configs)}{rule} (a number in quotation marks: '"1"')"""
             )
-        at_least(f"{self.name}: max_len", self.max_len, 1, 1024)
+        check_settings(self)
         if len(self.class_names) != self.num_classes:
             raise ValueError(f"{self.name}: expected {self.num_classes} label_names")
         if self.settled:
@@ -259,10 +260,6 @@ class PixelTask(Task):
     pixel_sd: ClassVar[float]
 
     black_is_padding: bool = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        one_of(f"{self.name}: black_is_padding", self.black_is_padding, (False, True))
 
     @property
     def zero_is_padding(self) -> bool:

@@ -43,7 +43,7 @@ def test_table_is_sorted_and_shows_ours_except_of_uncompared_presets():
         a_result(**own),
     )
     tables = accuracy.tables(records(*results))
-    grid = literature.grid(literature.standings(tables))
+    grid = literature.grid(literature.standings(tables, {}))
     column = list(grid.head).index("Mean of 5")
     means = [float(row[column]) for row in grid.rows if row[column] not in ("-", "n/a")]
     assert means == sorted(means, reverse=True)
@@ -93,6 +93,6 @@ def test_tasks_with_different_numbers_of_seeds_show_both():
     results = [a_result(preset="tuned", seed=seed) for seed in range(3)]
     results.append(a_result(preset="tuned", task="text"))
     (own,) = (
-        e for e in literature.standings(accuracy.tables(records(*results))) if e.tier == "here"
+        e for e in literature.standings(accuracy.tables(records(*results)), {}) if e.tier == "here"
     )
     assert own.seeds == "1 to 3"

@@ -1,7 +1,6 @@
 """The HTML page, its figures, and plots as SVG."""
 
 import html.parser
-import itertools
 import json
 import re
 from urllib.parse import unquote
@@ -13,7 +12,6 @@ from made_results import (
     a_result,
     a_span,
     a_trial,
-    measured,
     put,
     put_curve,
     put_sweep,
@@ -196,16 +194,6 @@ def test_places_are_linear_in_the_values_or_in_their_logarithms():
     assert svg.TOP < y3 < y1 < svg.TOP + svg.HEIGHT
 
 
-def test_names_at_the_ends_of_lines_do_not_overlap_and_keep_their_order():
-    many = [Series([(1, 1.0), (2, 2.0 + i / 1e3)], 4, "", label=f"m{i}") for i in range(30)]
-    low = Series([(1, 1e-3), (2, 2e-3)], 0, "", label="low")
-    plot = svg.plot([Panel("t", "x", "y", [*many, low], True, True, names=True)], "T")
-    places = {name: int(y) for y, name in re.findall(r'y="(\d+)">(m\d+|low)<', plot)}
-    heights = [places["low"], *(places[f"m{i}"] for i in range(30))]
-    assert min(a - b for a, b in itertools.pairwise(heights)) >= svg.LINE
-    assert min(heights) >= svg.TOP
-
-
 def test_file_of_a_plot_is_whole_and_has_its_colours():
     plot = svg.plot([Panel("t", "x", "y", [Series([(1, 2)], 3, "")])], "T", [("FNet", 3)])
     text = svg.standalone(plot)
@@ -233,33 +221,11 @@ def test_first_figure_shows_points_above_no_mixing_on_the_device_of_the_main_mod
     assert figures.above_no_mixing(none, points(none)) == ""
 
 
-def test_learning_curve_is_the_mean_of_its_seeds_thinned_to_means():
+def test_learning_curve_is_the_mean_of_its_seeds():
     seeds = [[(0, 0.0), (10, 10.0)], [(0, 2.0), (10, 20.0), (20, 5.0)]]
     apart = [[(1, 1.0)], [(2, 4.0), (3, 8.0)]]
     plot = figures.learning("ListOps", {"fnet": seeds, "dct": apart})
     assert [title for _, title, _ in drawn(plot)] == ["Cosine transform: 8 at 3", "FNet: 15 at 10"]
-    long = figures.learning("T", {"fnet": [[(step, float(step % 2)) for step in range(4000)]]})
-    assert len(re.findall(r" ", re.search(r'd="M\d+ \d+l([^"]*)"', long)[1])) < 2 * figures.MOST
-
-
-def test_benchmark_has_a_panel_for_each_quantity_with_two_lines():
-    cells = [
-        measured(model, length, [length / 1e3], what=what, side=side)
-        for model, side in (("fnet", "ours"), ("fnet", "eager"), ("linear", "ours"))
-        for length in (512, 1024)
-        for what in ("train", "infer")
-    ]
-    plot = figures.measured(cells)
-    assert [(c, t) for c, t, _ in drawn(plot)][:3] == [
-        ("c2", "fnet"),
-        ("c2", "fnet, PyTorch, eager"),
-        ("c1", "linear"),
-    ]
-    words = re.findall(r">([^<>]+)</text>", plot)
-    for label in (
-        "Training (ms a batch)",
-        "Inference (ms a batch)",
-        "Peak memory of training (MB)",
-    ):
-        assert label in words
-    assert figures.measured(cells[:1]) == ""
+    lines = [re.findall(r"(\d+) (\d+)", line) for line in re.findall(r'd="(M\d[^VHh"]*)"', plot)]
+    rises = [(int(b[0]) > int(a[0]), int(b[1]) < int(a[1])) for a, b in lines]
+    assert rises == [(True, True)] * 2

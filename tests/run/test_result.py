@@ -49,8 +49,8 @@ def with_confusion(*rows):
         (with_test(600, last=-1), "-1 correct of 2000"),
         (a_result(floor={"correct": 0, "count": 0}), "floor"),
         (with_test(600, count=1999), "1999"),
-        (with_bits("best", [True] * 600), "75 bytes"),
-        (with_bits("last", [True] * 601 + [False] * 1399), "601"),
+        (with_bits("best", [True] * 600), "correct_bits"),
+        (with_bits("last", [True] * 601 + [False] * 1399), "correct_bits"),
         (with_confusion([400, 1400], [0, 199]), "confusion"),  # 1,999 rows
         (with_confusion([400, 1399], [0, 201]), "confusion"),  # 601 correct
         (with_confusion([400, 1600], [-200, 200]), "confusion"),

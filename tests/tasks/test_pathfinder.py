@@ -1,5 +1,6 @@
 """Pathfinder: strokes and discs against Pillow, the rules and their oddities, LRA's release."""
 
+import collections
 import functools
 import hashlib
 import itertools
@@ -18,6 +19,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.tasks import pathfinder, pathfinder_images, pathfinder_paddles
 
 WINDOWS = {32: "hard_32", 64: "hard_64", 128: "hard_128", 256: "hard_256"}
+Drawn = collections.namedtuple("Drawn", "images labels paddles choices")
 COUNTS = {"hard_32": 4000, "hard_64": 200, "hard_128": 300, "hard_256": 200}
 
 
@@ -30,7 +32,7 @@ def drawn(config, number=None):
 def draw(setting, seed, number):
     """Images from the stream of the first chunk of this seed."""
     state = np.random.SeedSequence([seed, 0]).generate_state(4, np.uint64)
-    return pathfinder.draw(setting, state, number)
+    return Drawn(*pathfinder.draw(setting, state, number))
 
 
 def pillow_reduced(image, size):

@@ -39,7 +39,6 @@ class Cell:
     low: float | None = None  # ends of the interval
     high: float | None = None
     runs: tuple[Record, ...] = ()  # all of them, by seed
-    majority: float | None = None  # the highest majority floor of the runs, %
     baseline: float | None = None  # the highest shallow baseline of the runs, %
     above: bool | None = None  # every run significantly above that baseline; None without one
     gain: Comparison | None = None  # from `ff_only` of the same table: what mixing buys
@@ -111,15 +110,15 @@ def cell(runs: Sequence[Record]) -> Cell:
     runs = sorted(runs, key=lambda run: run.seed)
     rules = [rule for run in runs if (rule := run.baseline)]
     rule = max(rules, key=lambda rule: rule.test.accuracy, default=None)
-    majority = max(run.floor.accuracy for run in runs)
-    known = Cell("value", runs=tuple(runs), majority=majority, baseline=rule and rule.test.accuracy)
+    known = Cell("value", runs=tuple(runs), baseline=rule and rule.test.accuracy)
     scored = [score for run in runs if (score := run.score("test"))]
     trained = [score for run in known.trained if (score := run.score("test"))]
-    floor = scored and max(score.interval[0] for score in scored) <= majority
-    if any(run.state == "diverged" for run in runs) and not scored:
+    if not scored:
+        diverged = any(run.state == "diverged" for run in runs)
+        return dataclasses.replace(known, state="FAIL" if diverged else "OOM")
+    floor = max(run.floor.accuracy for run in runs)
+    if runs[0].task == "pathx" and max(score.interval[0] for score in scored) <= floor:
         return dataclasses.replace(known, state="FAIL")
-    if not scored or (runs[0].task == "pathx" and floor):
-        return dataclasses.replace(known, state="FAIL" if scored else "OOM")
     if not trained:
         return dataclasses.replace(known, state="collapsed")
     values = tuple(score.accuracy for score in trained)
@@ -138,9 +137,8 @@ def _above(cell: Cell, rule: Shallow) -> bool:
     baseline = rule.right if len(cell.data) == 1 else None
     for run, right in zip(cell.trained, cell.right, strict=True):
         difference = significance.compare([right], [baseline])
-        if (run.accuracy("test") or 0.0) <= rule.test.accuracy:
-            return False
-        if difference and difference.p_value > significance.LEVEL:
+        unsure = difference and difference.p_value > significance.LEVEL
+        if unsure or (run.accuracy("test") or 0.0) <= rule.test.accuracy:
             return False
     return True
 

@@ -25,9 +25,7 @@ class Standing(NamedTuple):
     source: str
 
 
-def standings(
-    tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {}
-) -> list[Standing]:
+def standings(tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]]) -> list[Standing]:
     """Returns all results, the highest mean of five first.
 
     Args:

@@ -1,9 +1,8 @@
-"""The figures of a report: accuracy against speed, growth with the length, learning curves."""
+"""The figures of a report: accuracy against speed, learning curves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from lra_fnet import config
-from lra_fnet.benchmark.files import Result
 from lra_fnet.report import pretraining
 from lra_fnet.report.accuracy.names import MAIN
 from lra_fnet.report.accuracy.table import Table
@@ -11,11 +10,8 @@ from lra_fnet.report.render import svg
 from lra_fnet.report.render.grid import rounded
 from lra_fnet.report.render.svg import Panel, Points, Series
 from lra_fnet.report.speed import points as speed
-from lra_fnet.report.speed import tables
 
 OTHERS = len(MAIN)  # the colour of all other models
-SIDES = ("ours", "eager", "compiled")
-MOST = 40  # points of a learning curve
 
 
 def above_no_mixing(table: Table, points: Sequence[speed.Point]) -> str:
@@ -73,36 +69,10 @@ def fronts(listed: Sequence[pretraining.Front]) -> str:
                 series.append(Series(places, _colour(model), text))
             models.append(model)
         x = f"Time of a batch of {front.batch_size} (ms)"
-        level = front.floor
-        panels.append(Panel(front.name, x, "Masked pieces right (%)", series, True, level=level))
+        y = "Masked pieces right (%)"
+        panels.append(Panel(front.name, x, y, series, True, front.floor))
     title = "Accuracy on masked pieces against the time of a batch"
     return svg.plot(panels, title, _legend(models)) if panels else ""
-
-
-def measured(cells: Sequence[Result]) -> str:
-    """Draws time and memory of a benchmark over the length, named at the ends of the lines.
-
-    A quantity with fewer than two lines has no panel; without panels, returns "".
-    """
-    panels = []
-    for what, value, title, in_unit, one in (
-        ("train", "seconds", "Training", "ms", 1e-3),
-        ("infer", "seconds", "Inference", "ms", 1e-3),
-        ("train", "peak_bytes", "Peak memory of training", "MB", 1e6),
-    ):
-        kept = [cell for cell in cells if cell.what == what and cell.side in SIDES]
-        lines = {}
-        for name in dict.fromkeys(map(tables.label, kept)):
-            row = [cell for cell in kept if tables.label(cell) == name]
-            lengths, numbers = tables.curve(row, value)
-            if len(lengths) > 1:
-                lines[name] = [(x, y / one) for x, y in zip(lengths, numbers, strict=True)]
-        per = "" if value != "seconds" else " an example" if kept and kept[0].tokens else " a batch"
-        if len(lines) > 1:
-            series = [Series(p, _colour(name), name, label=name) for name, p in lines.items()]
-            axes = "Length (tokens)", f"{title} ({in_unit}{per})"
-            panels.append(Panel("", *axes, series, True, True, names=True))
-    return svg.plot(panels, "Time and memory over the length") if panels else ""
 
 
 def learning(task: str, curves: Mapping[str, Sequence[Points]]) -> str:
@@ -116,15 +86,14 @@ def learning(task: str, curves: Mapping[str, Sequence[Points]]) -> str:
     for model, group in curves.items():
         mean = _mean(group)
         text = f"{config.title(model)}: {mean[-1][1]:.4g} at {mean[-1][0]:,.6g}"
-        series.append(Series(_thinned(mean), _colour(model), text, dots=False))
+        series.append(Series(mean, _colour(model), text, dots=False))
     panel = Panel(task, "Optimizer step", "Validation (%)", series)
     return svg.plot([panel], f"{task}: validation accuracy", _legend(curves))
 
 
-def _colour(name: str) -> int:
-    """Returns the colour of a model; a way to compute one, `fnet (rfft)`, has that of the model."""
-    plain = name.partition(" (")[0].partition(",")[0]
-    return MAIN.index(plain) if plain in MAIN else OTHERS
+def _colour(model: str) -> int:
+    """Returns the colour of a model."""
+    return MAIN.index(model) if model in MAIN else OTHERS
 
 
 def _legend(models: Iterable[str]) -> list[tuple[str, int]]:
@@ -139,10 +108,3 @@ def _mean(curves: Sequence[Points]) -> list[tuple[float, float]]:
     if not shared:
         return list(max(curves, key=len))
     return [(x, sum(column[x] for column in columns) / len(columns)) for x in shared]
-
-
-def _thinned(points: Points) -> Points:
-    """Returns at most MOST points: means of neighbours, at the last step of each group."""
-    size = -(-len(points) // MOST)
-    groups = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]

@@ -40,8 +40,6 @@ def render(report: Report) -> str:
     tables["Accuracy"] = markdown.accuracy(report.tables)
     tables |= report.sections
     tables["Literature"] = [report.literature]
-    for benchmark in report.sources.benchmarks:
-        drawn["Speed and memory"].append(figures.measured(benchmark.cells))
     drawn["Pre-training"].append(figures.fronts(report.fronts))
     for table in report.tables:
         drawn[CURVES] += _curves(table, report)

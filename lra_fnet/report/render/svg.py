@@ -13,7 +13,6 @@ from markupsafe import escape
 
 WIDTH, HEIGHT = 380, 300  # of the box of a panel
 LEFT, RIGHT, TOP, BOTTOM = 112, 20, 44, 84  # around the box
-NAMES = 240  # on the right, where lines have names at their ends
 LINE = 28  # of text
 STYLE = Path(__file__).with_name("templates") / "figure.css"  # also in the page
 Points = Sequence[tuple[float, float]]
@@ -38,16 +37,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """Axes with series; a level is a dotted horizontal line. `names` puts labels on the right."""
+    """Axes with series; a level is a dotted horizontal line."""
 
     title: str
     x: str
     y: str
     series: Sequence[Series]
     log_x: bool = False
-    log_y: bool = False
     level: float | None = None
-    names: bool = False
 
 
 def ticks(low: float, high: float, log: bool = False) -> list[float]:
@@ -78,15 +75,14 @@ def plot(panels: Sequence[Panel], title: str, legend: Sequence[tuple[str, int]] 
       legend: names with the number of their colour.
     """
     columns = min(len(panels), 4)
-    across = LEFT + WIDTH + (NAMES if any(panel.names for panel in panels) else RIGHT)
-    tall = [TOP + _height(panel) + BOTTOM for panel in panels]
+    across = LEFT + WIDTH + RIGHT
     parts, bottom = [], 0
     for start in range(0, len(panels), columns):
         label = ""
         for column, panel in enumerate(panels[start : start + columns]):
             parts += _panel(panel, column * across + LEFT, bottom + TOP, panel.y != label)
             label = panel.y
-        bottom += max(tall[start : start + columns])
+        bottom += TOP + HEIGHT + BOTTOM
     x = LEFT
     for name, colour in legend:
         parts.append(f'<g class="c{colour}"><circle cx="{x}" cy="{bottom + 8}" r="7"/></g>')
@@ -100,25 +96,6 @@ def plot(panels: Sequence[Panel], title: str, legend: Sequence[tuple[str, int]] 
 def standalone(svg: str) -> str:
     """Returns the content of a file: the element with its style."""
     return svg.replace(">", f"><style>\n{STYLE.read_text()}</style>", 1) + "\n"
-
-
-def path(points: Sequence[tuple[int, int]]) -> str:
-    """Returns the d of a line through whole points, in steps.
-
-    >>> path([(10, 20), (15, 18), (20, 18)])
-    'M10 20l5-2 5 0'
-    """
-    (x, y), *rest = points
-    steps = []
-    for a, b in rest:
-        steps.append(f"{a - x} {b - y}".replace(" -", "-"))
-        x, y = a, b
-    return f"M{points[0][0]} {points[0][1]}" + ("l" + " ".join(steps) if steps else "")
-
-
-def _height(panel: Panel) -> int:
-    """Returns the height of a panel's box, with room for its labels."""
-    return max(HEIGHT, LINE * len(panel.series)) if panel.names else HEIGHT
 
 
 def _scale(values: Sequence[float], log: bool, start: int, end: int) -> tuple[Callable, list]:
@@ -135,13 +112,12 @@ def _scale(values: Sequence[float], log: bool, start: int, end: int) -> tuple[Ca
 
 
 def _panel(panel: Panel, left: int, top: int, labelled: bool) -> list[str]:
-    height = _height(panel)
-    right, bottom = left + WIDTH, top + height
+    right, bottom = left + WIDTH, top + HEIGHT
     every = [point for one in panel.series for point in one.points]
     levels = [y for one in panel.series for bar in one.bars for y in bar]
     levels += [] if panel.level is None else [panel.level]
     x, marks = _scale([a for a, _ in every], panel.log_x, left, right)
-    y, heights = _scale([*(b for _, b in every), *levels], panel.log_y, bottom, top)
+    y, heights = _scale([*(b for _, b in every), *levels], False, bottom, top)
     parts = [f'<path class="axes" d="M{left} {top}V{bottom}H{right}"/>']
     parts += [_text(x(mark), bottom + LINE, f"{mark:,.6g}", "middle") for mark in marks]
     parts += [_text(left - 8, y(mark) + 8, f"{mark:,.6g}", "end") for mark in heights]
@@ -155,13 +131,14 @@ def _panel(panel: Panel, left: int, top: int, labelled: bool) -> list[str]:
     if panel.level is not None:
         dotted = 'stroke-dasharray="3 6"'
         parts.append(f'<path {dotted} d="M{left} {y(panel.level)}h{WIDTH}"/>')
-    ends = []
+    labels = []
     for one in sorted(panel.series, key=lambda one: -one.colour):
         places = [(x(a), y(b)) for a, b in one.points]
         drawn = f"<title>{escape(one.text)}</title>"
         if len(places) > 1:
+            line = "M" + "L".join(f"{a} {b}" for a, b in places)
             dashes = ' stroke-dasharray="8 6"' if one.dashed else ""
-            drawn += f'<path stroke-width="3"{dashes} d="{path(places)}"/>'
+            drawn += f'<path stroke-width="3"{dashes} d="{line}"/>'
         if one.bars:
             pairs = zip(places, one.bars, strict=True)
             bars = "".join(f"M{a} {y(low)}V{y(high)}" for (a, _), (low, high) in pairs)
@@ -170,19 +147,10 @@ def _panel(panel: Panel, left: int, top: int, labelled: bool) -> list[str]:
             drawn += "".join(f'<circle cx="{a}" cy="{b}" r="7"/>' for a, b in places)
         parts.append(f'<g class="c{one.colour}">{drawn}</g>')
         if one.label:
-            ends.append((places[-1][1], places[-1][0], one))
-    free = bottom
-    for number, (level, place, one) in enumerate(sorted(ends, key=lambda end: -end[0]), 1):
-        if panel.names:
-            free = min(max(level, top + LINE * (len(ends) - number)), free)
-            lead = f'<path d="M{place} {level}L{right + 20} {free}"/>'
-            words = _text(right + 24, free + 8, one.label)
-            parts.append(f'<g class="c{one.colour}">{lead}{words}</g>')
-            free -= LINE
-        else:
+            place, level = places[-1]
             anchor, shift = ("end", -12) if place > (left + right) / 2 else ("start", 12)
-            parts.append(_text(place + shift, level - 12, one.label, anchor))
-    return parts
+            labels.append(_text(place + shift, level - 12, one.label, anchor))
+    return parts + labels
 
 
 def _text(x: int, y: int, words: str, anchor: str = "start") -> str:

@@ -94,8 +94,7 @@ def run_lines(run: Record) -> list[str]:
 
 def print_run(run: Record) -> None:
     """Prints `run_lines`, in the width of the terminal."""
-    for line in run_lines(run):
-        terminal.console().print(Text(line, overflow="fold"))
+    terminal.console().print(Text("\n".join(run_lines(run)), overflow="fold"))
 
 
 def print_runs(runs: Sequence[Record]) -> None:

@@ -80,21 +80,6 @@ def label(cell: Result) -> str:
     return cell.label if cell.side == "ours" else f"{cell.label}, {SIDES.get(cell.side, cell.side)}"
 
 
-def curve(cells: Sequence[Result], value: str) -> tuple[list[int], list[float]]:
-    """Returns lengths and numbers of a row without CLS: "seconds" (median) or bytes.
-
-    Where the number of tokens in a batch is constant, the seconds are those of one example, which
-    grow with the length as those of a batch of constant size.
-    """
-    row = [cell for cell in cells if cell.ok and not cell.cls]
-    row.sort(key=lambda cell: cell.length)
-    if value != "seconds":
-        return [cell.length for cell in row], [max(getattr(cell, value) or 0, 1) for cell in row]
-    sizes = [cell.batch_size if cell.tokens else 1 for cell in row]
-    numbers = [median(cell.seconds) / size for cell, size in zip(row, sizes, strict=True)]
-    return [cell.length for cell in row], numbers
-
-
 def of_run(cells: Sequence[Result], run: Record, what: str) -> Result | None:
     """Returns the cell that measured a run's own program, the fastest way of computing it.
 
