@@ -24,9 +24,9 @@ ROOMS = {  # in the order of imports: a room imports only those above it; at mos
     "machine": 480,
     "config": 590,
     "data": 1_050,
-    "baselines": 300,
+    "baselines": 290,
     "tasks": 1_880,
-    "models": 3_050,
+    "models": 3_060,
     "testing": 220,
     "objective": 260,
     "optim": 150,
@@ -36,7 +36,7 @@ ROOMS = {  # in the order of imports: a room imports only those above it; at mos
     "sweep": 660,
     "significance": 150,
     "benchmark": 600,
-    "report": 1_945,
+    "report": 1_845,
     "cli": 460,
     "__main__": 30,
     "__init__": 200,
@@ -101,8 +101,8 @@ def test_rooms_keep_their_size():
     lines = {name.removesuffix(".py"): n for name, n in count.rooms(SRC).items()}
     assert lines.keys() == ROOMS.keys()
     assert {name: n for name, n in lines.items() if n > ROOMS[name]} == {}
-    assert sum(lines.values()) <= 14_850
-    assert count.rooms(ROOT / "tests").total() <= 16_300
+    assert sum(lines.values()) <= 14_720
+    assert count.rooms(ROOT / "tests").total() <= 15_900
     assert count.gin_files() <= 130
     assert count.make_variables() <= 20
 
