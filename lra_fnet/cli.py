@@ -312,9 +312,9 @@ def _existing(args, *options: str) -> dict[Path, None]:
 
 
 @contextlib.contextmanager
-def _joined(args):
+def _joined(args, asked):
     """Joins the other processes of a run, if there are any."""
-    config.texts(args.task, args.model, args.preset, args.gin_dirs)  # names, before JAX is imported
+    asked.check()
     from lra_fnet.training import hosts
 
     given = args.coordinator, args.processes, args.process
@@ -401,8 +401,9 @@ def _settings(args) -> None:
     """
     from lra_fnet.machine import device, terminal
 
-    device.require()
     asked = _job(args, denoise=True) if args.pretrain else _beginning(args)
+    asked.check()
+    device.require()
     terminal.console().print(asked.settings())
 
 
@@ -423,11 +424,11 @@ def _train(args) -> None:
     Example:
       lra-fnet train --task listops --model fnet --preset cpu --seed 1
     """
-    with _joined(args) as first:
+    asked = _beginning(args)
+    with _joined(args, asked) as first:
         from lra_fnet import report
         from lra_fnet.run import execute
 
-        asked = _beginning(args)
         result = execute.run(asked)
     if not first():
         return
@@ -448,10 +449,10 @@ def _pretrain(args) -> None:
     Example:
       lra-fnet pretrain --task image --model fnet --preset cpu
     """
-    with _joined(args) as first:
+    asked = _job(args, denoise=True)
+    with _joined(args, asked) as first:
         from lra_fnet.run import execute
 
-        asked = _job(args, denoise=True)
         result = execute.run(asked)
     if not first():
         return
@@ -476,13 +477,14 @@ def _evaluate(args) -> None:
     Example:
       lra-fnet evaluate --run runs/cpu/listops/fnet/seed0
     """
-    from lra_fnet import report
     from lra_fnet.machine import device
-    from lra_fnet.run import evaluate, result
+    from lra_fnet.run import job
 
-    run = result.read(args.run, moved=True)
-    if run and run.device.platform == "cpu":
-        device.use(run.device.count, exactly=False)
+    begun, _ = job.finished(args.run)
+    device.use(begun.cpu_devices, exactly=False)
+    from lra_fnet import report
+    from lra_fnet.run import evaluate
+
     report.print_run(evaluate.evaluate(args.run, args.imports, args.data))
 
 
@@ -494,6 +496,8 @@ def _span(args) -> None:
       lra-fnet span --run runs/cpu/listops/transformer/seed0 --rows 200
     """
     from lra_fnet.machine import terminal
+
+    _existing(args, "run")
     from lra_fnet.run import span
 
     measured = span.measure_run(args.run, args.rows, args.imports, args.data)
@@ -527,9 +531,11 @@ def _predict(args) -> None:
       lra-fnet predict --run runs/cpu/text/fnet/seed0 reviews.txt
     """
     from lra_fnet.machine import device
+
+    _existing(args, "run")
+    device.use_cores(0)
     from lra_fnet.run import model
 
-    device.use_cores(0)
     model.predict_files(args.run, args.FILE, args.imports)
 
 
@@ -545,6 +551,7 @@ def _export(args) -> None:
     Example:
       lra-fnet export --run runs/cpu/listops/fnet/seed0 --out fnet-listops
     """
+    _existing(args, "run")
     from lra_fnet.run import model
 
     model.export(args.run, args.out, args.checkpoint, args.imports, force=args.force)
@@ -669,10 +676,12 @@ def _finish(args) -> None:
     Example:
       lra-fnet finish --name listops-lr
     """
-    from lra_fnet import report
-    from lra_fnet.sweep import finish, plan
+    from lra_fnet.sweep import plan
 
     planned = plan.load(args.runs, args.name, None)
+    from lra_fnet import report
+    from lra_fnet.sweep import finish
+
     report.print_runs(finish.finish(planned, without_failed=args.without_failed))
     print(f"selected: {planned.folder / 'selected.json'}")
 

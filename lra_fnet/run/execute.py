@@ -97,8 +97,7 @@ def _use_devices(job: Job, experiment: Experiment) -> None:
     elif job.devices:
         device.use(job.devices)
     elif begun and checkpoint.exists(job.folder):
-        old = begun.processes[-1].device if begun.processes else None
-        device.use(old.count if old and old.platform == "cpu" else 1, exactly=False)
+        device.use(begun.cpu_devices, exactly=False)
     else:
         device.use_cores(experiment.run.microbatch or experiment.run.batch_size)
 
