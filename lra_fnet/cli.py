@@ -311,15 +311,17 @@ def _existing(args, *options: str) -> dict[Path, None]:
     return dict.fromkeys(folders.values())
 
 
-@contextlib.contextmanager
-def _joined(args, asked):
-    """Joins the other processes of a run, if there are any."""
+def _run(args, asked):
+    """Trains a run, with the other processes if there are any; returns its record to the first."""
     asked.check()
     from lra_fnet.training import hosts
 
     given = args.coordinator, args.processes, args.process
     with hosts.join(*given, detect=bool(args.hosts), join_seconds=args.join_seconds):
-        yield hosts.first
+        from lra_fnet.run import execute
+
+        result = execute.run(asked)
+    return result if hosts.first() else None
 
 
 # The verbs. Each docstring is the command's --help. Each function imports the modules that it
@@ -425,14 +427,11 @@ def _train(args) -> None:
       lra-fnet train --task listops --model fnet --preset cpu --seed 1
     """
     asked = _beginning(args)
-    with _joined(args, asked) as first:
-        from lra_fnet import report
-        from lra_fnet.run import execute
-
-        result = execute.run(asked)
-    if not first():
+    if not (result := _run(args, asked)):
         return
     if result.score("test"):
+        from lra_fnet import report
+
         report.print_run(result)
     print(f"run folder: {asked.folder}")
 
@@ -450,11 +449,7 @@ def _pretrain(args) -> None:
       lra-fnet pretrain --task image --model fnet --preset cpu
     """
     asked = _job(args, denoise=True)
-    with _joined(args, asked) as first:
-        from lra_fnet.run import execute
-
-        result = execute.run(asked)
-    if not first():
+    if not (result := _run(args, asked)):
         return
     score = result.score("validation")
     assert score is not None
