@@ -284,9 +284,7 @@ def _beginning(args):
     """Returns the job of the options, with the pre-trained run that --init names."""
     from lra_fnet.run import job
 
-    if args.init == "auto":
-        return job.auto(_job(args, init=None))
-    return _job(args, init=args.init and Path(args.init))
+    return job.beginning(_job(args, init=None), args.init)
 
 
 def _job(args, **fields):

@@ -160,8 +160,7 @@ class Measured:
         memory.forget_peak()  # the compiler's, which no program needs
         for program in self.programs:
             program.call()
-        stats = jax.local_devices()[0].memory_stats()
-        peak = stats["peak_bytes_in_use"] if stats else memory.peak() - before
+        peak = memory.device_bytes()[1] - (0 if accelerator else before)
         for program in self.programs:
             program.call()
         self.facts: dict[str, Any] = {

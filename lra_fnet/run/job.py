@@ -108,14 +108,13 @@ class Job:
           UserError: a task, model or preset is unknown, or has a name that no folder may have; see
             `variant`.
         """
-        names = self.task, self.model, self.preset
-        for name in names:
+        for name in (self.task, self.model, self.preset):
             if not (isinstance(name, str) and NAME.fullmatch(name)):
                 raise UserError(
                     "task, model and preset expect a name of letters, digits, '_', '.', '+' and "
                     f"'-', got {name!r:.60}"
                 )
-        config.texts(*names, self.gin_dirs)
+        config.texts(self.task, self.model, self.preset, self.gin_dirs)
         _ = self.variant
 
     def load(self) -> "Experiment":
@@ -199,12 +198,18 @@ def _absolute(value: Any) -> Any:
     return Path(os.path.abspath(value)) if is_path else value
 
 
-def auto(job: Job) -> Job:
-    """Returns the job that begins from the run of `lra-fnet pretrain` with the same options.
+def beginning(job: Job, init: str | Path | None) -> Job:
+    """Returns the job that begins from a run of `lra-fnet pretrain`, or the job as it is.
+
+    Args:
+      job: one without `init`.
+      init: the folder of the run; "auto" for that of the same options; None or "" for none.
 
     Raises:
-      UserError: there is none.
+      UserError: there is no run of the same options.
     """
+    if init != "auto":
+        return dataclasses.replace(job, init=Path(init) if init else None)
     before = dataclasses.replace(job, denoise=True)
     if not (before.folder / "run.json").exists():
         again = terminal.command(before.command())

@@ -163,7 +163,7 @@ class Plan:
         """Returns the run of one trial; it reads test only if the sweep selects nothing.
 
         Raises:
-          UserError: there is no run that it should begin from; see `job.auto`.
+          UserError: there is no run that it should begin from; see `job.beginning`.
         """
         task, model = self.pairs[pair]
         job = dataclasses.replace(
@@ -176,10 +176,7 @@ class Plan:
             test=not self.sweep.axes,
             denoise=self.sweep.pretrain,
         )
-        if self.sweep.init == "auto":
-            job = jobs.auto(job)
-        elif self.sweep.init:
-            job = dataclasses.replace(job, init=Path(self.sweep.init))
+        job = jobs.beginning(job, self.sweep.init)
         return dataclasses.replace(job, overrides=(*job.overrides, *axes_.bindings(point)))
 
     def points(self) -> list[dict[str, Any]]:
