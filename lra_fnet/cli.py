@@ -291,11 +291,9 @@ def _job(args, **fields):
     """Returns the job of the options that are named like its fields."""
     from lra_fnet.run.job import Job
 
-    lists = {"imports": tuple(args.imports), "gin_dirs": tuple(args.gin_dirs)}
-    given = vars(args) | lists
+    given = vars(args) | {"overrides": args.set} | fields
     if any(given.get(name) for name in ("coordinator", "processes", "process", "hosts")):
         given["devices"] = None
-    given |= {"overrides": tuple(args.set)} | fields
     names = [field.name for field in dataclasses.fields(Job) if field.name in given]
     return Job(**{name: given[name] for name in names})
 

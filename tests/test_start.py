@@ -65,6 +65,7 @@ lra_fnet.{owner}.{name} = lambda *_, **__: [{INTERRUPT} for _ in range(2)]
         ("train --task listops --model fnet --init absent", 2),
         ("train --task listops --model fnet --set Run.num_steps", 2),
         ("pretrain --task listops --model fnt", 2),
+        ("sweep --task listops --models fnt", 2),
         ("evaluate --run absent", 2),
         ("predict --run absent", 2),
         ("export --run absent --out new", 2),

@@ -9,19 +9,21 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gin
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, terminal, typed_json
 from lra_fnet.run import job as jobs
 from lra_fnet.run.job import Job
 from lra_fnet.settings import at_least, check_settings
 from lra_fnet.sweep import Sampler
 from lra_fnet.sweep import axes as axes_
+
+if TYPE_CHECKING:
+    from lra_fnet.experiment import Experiment
 
 SHARED = ("imports", "gin_dirs", "data", "source")  # fields of a job that sweep.json stores
 
@@ -264,7 +266,7 @@ def load(runs: Path, name: str, trials: int | None = None) -> Plan:
 
 
 @functools.cache
-def built(job: Job) -> Experiment:
+def built(job: Job) -> "Experiment":
     """Builds the experiment of a run.
 
     Raises:
