@@ -175,13 +175,7 @@ _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSE
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as a one-line UserError, like every other mistake.
-
-    Options have one form: `--forc` is not `--force`.
-    """
-
-    def __init__(self, **keywords):
-        super().__init__(allow_abbrev=False, **keywords)
+    """Reports a wrong argument as a one-line UserError, like every other mistake."""
 
     def error(self, message):
         """Raises a UserError."""
@@ -196,6 +190,7 @@ def _document(documented) -> dict:
         "description": about.strip(),
         "epilog": f"example:\n{example}",
         "formatter_class": formatter,
+        "allow_abbrev": False,  # `--forc` is not `--force`
     }
 
 

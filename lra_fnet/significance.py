@@ -203,10 +203,15 @@ def _half(parts: Sequence[tuple[float, int]], rows: float, pooled: float):
 
 def _p_value(half: Callable[[float], float], mean: float) -> float:
     """Returns the p with half(p) = mean; 1 without a difference."""
+    from scipy import optimize
+
     if half(_LEAST) <= mean:
         return _LEAST if mean else 1.0
     # In the logarithm, since p-values differ by orders of magnitude.
-    return math.exp(_last(lambda log: half(math.exp(log)) >= mean, math.log(_LEAST), 0.0))
+    found = optimize.root_scalar(
+        lambda log: half(math.exp(log)) - mean, bracket=(math.log(_LEAST), 0.0)
+    )
+    return math.exp(found.root)
 
 
 def _tango(only_a: int, only_b: int, n: int, difference: float) -> float:
@@ -222,8 +227,8 @@ def _tango(only_a: int, only_b: int, n: int, difference: float) -> float:
 def _last(accepted: Callable[[float], bool], inside: float, outside: float) -> float:
     """Bisects for the last accepted point between `inside` and `outside`.
 
-    SciPy's root finders take a tenth of a second to import, and need a change of sign between the
-    ends; here `outside`, the largest possible difference, may be accepted too.
+    SciPy's root finders need a change of sign between the ends; here `outside`, the largest
+    possible difference, may be accepted too.
     """
     for _ in range(60):
         middle = (inside + outside) / 2
