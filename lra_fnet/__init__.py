@@ -12,7 +12,6 @@ Each function imports what it needs, so importing the package takes no time.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import importlib.metadata
@@ -123,7 +122,7 @@ def train(
     compile_cache.use()
     from lra_fnet.run import model as trained
     from lra_fnet.run.execute import run
-    from lra_fnet.run.job import Job, auto
+    from lra_fnet.run.job import Job, beginning
 
     bindings = config.split_bindings(set) if isinstance(set, str) else set
     if isinstance(bindings, Mapping):
@@ -145,14 +144,12 @@ def train(
         source=sources.given(source, settings.path(data_dir)),
         imports=_modules(imports),
         gin_dirs=tuple(map(settings.path, _several(gin_dirs))),
-        init=None if init is None else _folder(init),
         denoise=denoise,
         force=force,
         test=test,
         devices=devices,
     )
-    if init == "auto":
-        asked = auto(dataclasses.replace(asked, init=None))
+    asked = beginning(asked, "auto" if init == "auto" else init and _folder(init))
     run(asked)
     return trained.load_run(asked.folder, imports=asked.imports, denoise=denoise)
 

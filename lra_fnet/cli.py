@@ -175,13 +175,7 @@ _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSE
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as a one-line UserError, like every other mistake.
-
-    Options have one form: `--forc` is not `--force`.
-    """
-
-    def __init__(self, **keywords):
-        super().__init__(allow_abbrev=False, **keywords)
+    """Reports a wrong argument as a one-line UserError, like every other mistake."""
 
     def error(self, message):
         """Raises a UserError."""
@@ -196,6 +190,7 @@ def _document(documented) -> dict:
         "description": about.strip(),
         "epilog": f"example:\n{example}",
         "formatter_class": formatter,
+        "allow_abbrev": False,  # `--forc` is not `--force`
     }
 
 
@@ -284,20 +279,16 @@ def _beginning(args):
     """Returns the job of the options, with the pre-trained run that --init names."""
     from lra_fnet.run import job
 
-    if args.init == "auto":
-        return job.auto(_job(args, init=None))
-    return _job(args, init=args.init and Path(args.init))
+    return job.beginning(_job(args, init=None), args.init)
 
 
 def _job(args, **fields):
     """Returns the job of the options that are named like its fields."""
     from lra_fnet.run.job import Job
 
-    lists = {"imports": tuple(args.imports), "gin_dirs": tuple(args.gin_dirs)}
-    given = vars(args) | lists
+    given = vars(args) | {"overrides": args.set} | fields
     if any(given.get(name) for name in ("coordinator", "processes", "process", "hosts")):
         given["devices"] = None
-    given |= {"overrides": tuple(args.set)} | fields
     names = [field.name for field in dataclasses.fields(Job) if field.name in given]
     return Job(**{name: given[name] for name in names})
 
@@ -311,15 +302,17 @@ def _existing(args, *options: str) -> dict[Path, None]:
     return dict.fromkeys(folders.values())
 
 
-@contextlib.contextmanager
-def _joined(args):
-    """Joins the other processes of a run, if there are any."""
-    config.texts(args.task, args.model, args.preset, args.gin_dirs)  # names, before JAX is imported
+def _run(args, asked):
+    """Trains a run, with the other processes if there are any; returns its record to the first."""
+    asked.check()
     from lra_fnet.training import hosts
 
     given = args.coordinator, args.processes, args.process
     with hosts.join(*given, detect=bool(args.hosts), join_seconds=args.join_seconds):
-        yield hosts.first
+        from lra_fnet.run import execute
+
+        result = execute.run(asked)
+    return result if hosts.first() else None
 
 
 # The verbs. Each docstring is the command's --help. Each function imports the modules that it
@@ -401,8 +394,9 @@ def _settings(args) -> None:
     """
     from lra_fnet.machine import device, terminal
 
-    device.require()
     asked = _job(args, denoise=True) if args.pretrain else _beginning(args)
+    asked.check()
+    device.require()
     terminal.console().print(asked.settings())
 
 
@@ -423,15 +417,12 @@ def _train(args) -> None:
     Example:
       lra-fnet train --task listops --model fnet --preset cpu --seed 1
     """
-    with _joined(args) as first:
-        from lra_fnet import report
-        from lra_fnet.run import execute
-
-        asked = _beginning(args)
-        result = execute.run(asked)
-    if not first():
+    asked = _beginning(args)
+    if not (result := _run(args, asked)):
         return
     if result.score("test"):
+        from lra_fnet import report
+
         report.print_run(result)
     print(f"run folder: {asked.folder}")
 
@@ -448,12 +439,8 @@ def _pretrain(args) -> None:
     Example:
       lra-fnet pretrain --task image --model fnet --preset cpu
     """
-    with _joined(args) as first:
-        from lra_fnet.run import execute
-
-        asked = _job(args, denoise=True)
-        result = execute.run(asked)
-    if not first():
+    asked = _job(args, denoise=True)
+    if not (result := _run(args, asked)):
         return
     score = result.score("validation")
     assert score is not None
@@ -476,13 +463,14 @@ def _evaluate(args) -> None:
     Example:
       lra-fnet evaluate --run runs/cpu/listops/fnet/seed0
     """
-    from lra_fnet import report
     from lra_fnet.machine import device
-    from lra_fnet.run import evaluate, result
+    from lra_fnet.run import job
 
-    run = result.read(args.run, moved=True)
-    if run and run.device.platform == "cpu":
-        device.use(run.device.count, exactly=False)
+    begun, _ = job.finished(args.run)
+    device.use(begun.cpu_devices, exactly=False)
+    from lra_fnet import report
+    from lra_fnet.run import evaluate
+
     report.print_run(evaluate.evaluate(args.run, args.imports, args.data))
 
 
@@ -494,6 +482,8 @@ def _span(args) -> None:
       lra-fnet span --run runs/cpu/listops/transformer/seed0 --rows 200
     """
     from lra_fnet.machine import terminal
+
+    _existing(args, "run")
     from lra_fnet.run import span
 
     measured = span.measure_run(args.run, args.rows, args.imports, args.data)
@@ -527,9 +517,11 @@ def _predict(args) -> None:
       lra-fnet predict --run runs/cpu/text/fnet/seed0 reviews.txt
     """
     from lra_fnet.machine import device
+
+    _existing(args, "run")
+    device.use_cores(0)
     from lra_fnet.run import model
 
-    device.use_cores(0)
     model.predict_files(args.run, args.FILE, args.imports)
 
 
@@ -545,6 +537,7 @@ def _export(args) -> None:
     Example:
       lra-fnet export --run runs/cpu/listops/fnet/seed0 --out fnet-listops
     """
+    _existing(args, "run")
     from lra_fnet.run import model
 
     model.export(args.run, args.out, args.checkpoint, args.imports, force=args.force)
@@ -669,10 +662,12 @@ def _finish(args) -> None:
     Example:
       lra-fnet finish --name listops-lr
     """
-    from lra_fnet import report
-    from lra_fnet.sweep import finish, plan
+    from lra_fnet.sweep import plan
 
     planned = plan.load(args.runs, args.name, None)
+    from lra_fnet import report
+    from lra_fnet.sweep import finish
+
     report.print_runs(finish.finish(planned, without_failed=args.without_failed))
     print(f"selected: {planned.folder / 'selected.json'}")
 

@@ -26,9 +26,11 @@ def one_line(error: object, longest: int | None = None) -> str:
 
 
 def out_of_memory(error: BaseException) -> str:
-    """Returns what XLA's error about a full device says, as one line; "" for another error."""
-    full = "RESOURCE_EXHAUSTED" in str(error)
-    return f"out of device memory ({str(error).splitlines()[0][:120]})" if full else ""
+    """Returns what XLA, PyTorch or NumPy says of too little memory, as one line; else ""."""
+    signs = ("OutOfMemory", "out of memory", "allocate memory", "RESOURCE_EXHAUSTED")
+    text = f"{type(error).__name__}: {error}"
+    full = isinstance(error, MemoryError) or any(sign in text for sign in signs)
+    return f"out of device memory ({one_line(error, 120)})" if full else ""
 
 
 def unknown(what: str, name: str, names: Sequence[str]) -> str:

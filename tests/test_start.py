@@ -16,6 +16,14 @@ from lra_fnet.machine import signals
 STOPPED = "lra-fnet: stopped\n"
 # Calls the command line with a fault: `{}` is its code.
 START = "import gc, os, signal, sys\n{}\nfrom lra_fnet.__main__ import main\nsys.exit(main())"
+AT_IMPORT = """
+class Fault:
+    def find_spec(self, name, *_):
+        if name in {}:
+            {}
+sys.meta_path.insert(0, Fault())
+"""
+SEEDS = ROOT / "results/cpu/listops/fnet/seed"
 INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{OUTSIDE}"}
 
@@ -29,13 +37,7 @@ def start(*words, fault="", **changes):
 
 @pytest.mark.parametrize("module", ["lra_fnet.cli", "gin", "jax", "lra_fnet.run.execute"])
 def test_ctrl_c_during_an_import_ends_with_one_line(module, outside):
-    fault = f"""
-class Fault:
-    def find_spec(self, name, *_):
-        if name == {module!r}:
-            {INTERRUPT}
-sys.meta_path.insert(0, Fault())
-"""
+    fault = AT_IMPORT.format([module], INTERRUPT)
     ended = start("train", *PARITY, "--model", "fnet", fault=fault)
     assert (ended.returncode, ended.stderr) == (130, STOPPED)
 
@@ -53,6 +55,29 @@ lra_fnet.{owner}.{name} = lambda *_, **__: [{INTERRUPT} for _ in range(2)]
         assert ended.stderr.endswith(STOPPED)
         assert ended.stderr.count("stopped") == 1
         assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("settings --task lstops --model fnet", 2),
+        ("train --task listops --model fnet --init absent", 2),
+        ("train --task listops --model fnet --set Run.num_steps", 2),
+        ("pretrain --task listops --model fnt", 2),
+        ("sweep --task listops --models fnt", 2),
+        ("evaluate --run absent", 2),
+        ("predict --run absent", 2),
+        ("export --run absent --out new", 2),
+        (f"compare {SEEDS}0 {SEEDS}1", 0),
+        ("describe", 0),
+    ],
+)
+def test_what_computes_nothing_imports_no_heavy_library(line, code, outside):
+    """JAX takes most of a second to import."""
+    heavy = ("jax", "flax", "tensorflow", "scipy.stats", "matplotlib")
+    ended = start(*line.split(), fault=AT_IMPORT.format(heavy, "raise SystemError(name)"))
+    assert (ended.returncode, ended.stderr.count("\n")) == (code, code // 2)
+    assert not list(outside.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lra_fnet.benchmark import timing
-from lra_fnet.errors import RunFailed, UserError
+from lra_fnet.errors import RunFailed, UserError, out_of_memory
 from lra_fnet.machine import allocator, signals
 
 
@@ -60,7 +59,7 @@ def serve(pipe: Connection, make: Callable[[Any], Any]) -> None:
         except UserError as error:
             answer = {"mistake": str(error)}
         except (RunFailed, RuntimeError, MemoryError) as error:
-            if not timing.is_out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             answer = {"state": "OOM"}
         pipe.send(answer)

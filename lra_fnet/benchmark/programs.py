@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from lra_fnet.benchmark import timing, work
 from lra_fnet.benchmark.case import Case, sizes
 from lra_fnet.benchmark.work import Product
-from lra_fnet.errors import RunFailed
+from lra_fnet.errors import RunFailed, out_of_memory
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, memory
 from lra_fnet.models.encoder import parameter_count
@@ -160,8 +160,7 @@ class Measured:
         memory.forget_peak()  # the compiler's, which no program needs
         for program in self.programs:
             program.call()
-        stats = jax.local_devices()[0].memory_stats()
-        peak = stats["peak_bytes_in_use"] if stats else memory.peak() - before
+        peak = memory.device_bytes()[1] - (0 if accelerator else before)
         for program in self.programs:
             program.call()
         self.facts: dict[str, Any] = {
@@ -184,6 +183,6 @@ class Measured:
             try:
                 times["floor_seconds"] = work.floor_seconds(self.programs[0].products, seconds)
             except (RuntimeError, MemoryError) as error:
-                if not timing.is_out_of_memory(error):
+                if not out_of_memory(error):
                     raise
         return times

@@ -51,10 +51,3 @@ def least_seconds(call: Callable[[int], Any], seconds: float) -> float:
     while time.perf_counter() < until:
         times.append(once())
     return min(times)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether XLA, PyTorch, NumPy or one of our checks says that memory is too small."""
-    signs = ("OutOfMemory", "out of memory", "allocate memory", "RESOURCE_EXHAUSTED")
-    text = f"{type(error).__name__}: {error}"
-    return isinstance(error, MemoryError) or any(sign in text for sign in signs)

@@ -41,8 +41,9 @@ def differing(old: str, new: str) -> list[Difference]:
     names = sorted((bound[0] | bound[1]).keys() - {"Run.stop_on_collapse"})
     pairs = {name: [v.get(name, "absent") for v in bound] for name in names}
     unequal = [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
-    if any("absent" in difference for difference in unequal):
-        for module in set(re.findall(r"^import (lra_fnet\.[\w.]+)", f"{old}\n{new}", re.M)):
+    modules = set(re.findall(r"^import (lra_fnet\.[\w.]+)", f"{old}\n{new}", re.M))
+    for module in sorted(modules, reverse=True):  # `experiment`, which imports all, at the end
+        if any("absent" in one and not is_setting(one.name) for one in unequal):
             with contextlib.suppress(ImportError):  # another version's
                 importlib.import_module(module)  # registers what has the defaults
     return [difference for difference in unequal if not _is_default(difference)]

@@ -8,8 +8,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.text import Text
-
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress, terminal
 from lra_fnet.report.render import text
@@ -73,6 +71,5 @@ def main(roots: Sequence[str | Path], out_dir: str | Path) -> list[Path]:
     for table in text.compact(report.tables):
         console.print(table)
         console.print()
-    words = f"everything, variants too, is in {files[0]}, and beside it as md, csv and tex"
-    console.print(Text(words, overflow="fold"))
+    print(f"everything, variants too, is in {files[0]}, and beside it as md, csv and tex")
     return files

@@ -44,6 +44,7 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
       UserError: the folder does not hold a finished run, or its data or imported code differs from
         the run's.
     """
+    jobs.finished(folder)  # a folder that is none gets no lock
     with jobs.lock(folder):
         return score_run(folder, imports, data)
 

@@ -91,14 +91,12 @@ def run(job: Job) -> Record:
 
 def _use_devices(job: Job, experiment: Experiment) -> None:
     """Starts JAX with the devices of the job; a run that goes on has as many as it began with."""
-    begun = None if job.force or job.devices is None else jobs.read(job.folder)
     if job.devices is None:
         device.require()
     elif job.devices:
         device.use(job.devices)
-    elif begun and checkpoint.exists(job.folder):
-        old = begun.processes[-1].device if begun.processes else None
-        device.use(old.count if old and old.platform == "cpu" else 1, exactly=False)
+    elif not job.force and checkpoint.exists(job.folder) and (begun := jobs.read(job.folder)):
+        device.use(begun.cpu_devices, exactly=False)
     else:
         device.use_cores(experiment.run.microbatch or experiment.run.batch_size)
 

@@ -10,15 +10,17 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lra_fnet import config, experiment
+from lra_fnet import config
 from lra_fnet.data import sources
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal, typed_json
-from lra_fnet.models.encoder import parameter_count
 from lra_fnet.run import result as results
 from lra_fnet.run.result import NAME, Init, Process, Record
+
+if TYPE_CHECKING:
+    from lra_fnet.experiment import Experiment
 
 RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
 
@@ -99,11 +101,12 @@ class Job:
         """The run folder: runs/<preset>/<task>/<model>[@denoise][+<variant>]/seed<k>."""
         return self.runs.joinpath(*results.folder_parts(self))
 
-    def load(self) -> experiment.Experiment:
-        """Returns the experiment.
+    def check(self) -> None:
+        """Reports wrong names, in a tenth of the time that JAX takes to import.
 
         Raises:
-          UserError: see `experiment.load` and `pretrained`; a name that no folder may have.
+          UserError: a task, model or preset is unknown, or has a name that no folder may have; see
+            `variant`.
         """
         for name in (self.task, self.model, self.preset):
             if not (isinstance(name, str) and NAME.fullmatch(name)):
@@ -111,6 +114,18 @@ class Job:
                     "task, model and preset expect a name of letters, digits, '_', '.', '+' and "
                     f"'-', got {name!r:.60}"
                 )
+        config.texts(self.task, self.model, self.preset, self.gin_dirs)
+        _ = self.variant
+
+    def load(self) -> "Experiment":
+        """Returns the experiment.
+
+        Raises:
+          UserError: see `check` and `experiment.load`.
+        """
+        self.check()
+        from lra_fnet import experiment  # late: it imports JAX
+
         # Both stages on one task share the steps of a preset.
         done = self.pretrained.steps if self.pretrained and self.pretrained.task == self.task else 0
         return experiment.load(
@@ -147,6 +162,8 @@ class Job:
           UserError: see `load`.
         """
         built = self.load()
+        from lra_fnet.models.encoder import parameter_count
+
         names = self.task, self.model, self.preset, self.gin_dirs
         rows = config.settings(config.texts(*names, denoise=self.denoise), self.overrides)
         size, run = parameter_count(built.shapes()), built.run
@@ -181,12 +198,18 @@ def _absolute(value: Any) -> Any:
     return Path(os.path.abspath(value)) if is_path else value
 
 
-def auto(job: Job) -> Job:
-    """Returns the job that begins from the run of `lra-fnet pretrain` with the same options.
+def beginning(job: Job, init: str | Path | None) -> Job:
+    """Returns the job that begins from a run of `lra-fnet pretrain`, or the job as it is.
+
+    Args:
+      job: one without `init`.
+      init: the folder of the run; "auto" for that of the same options; None or "" for none.
 
     Raises:
-      UserError: there is none.
+      UserError: there is no run of the same options.
     """
+    if init != "auto":
+        return dataclasses.replace(job, init=Path(init) if init else None)
     before = dataclasses.replace(job, denoise=True)
     if not (before.folder / "run.json").exists():
         again = terminal.command(before.command())
@@ -208,6 +231,12 @@ class Begun(Job):
     resolved: dict[str, Any] = dataclasses.field(default_factory=dict)
     # The code and the machine of each process that trained it, if they changed.
     processes: tuple[Process, ...] = ()
+
+    @property
+    def cpu_devices(self) -> int:
+        """The number of devices of the CPU that trained it last; 1 for older runs and others."""
+        last = self.processes[-1].device if self.processes else None
+        return last.count if last and last.platform == "cpu" else 1
 
 
 def read(folder: Path) -> Begun | None:

@@ -24,11 +24,9 @@ from typing import Any, Literal, NamedTuple
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
-import jinja2
 import numpy as np
 import safetensors
 import safetensors.numpy
-import scipy.special
 from jax.sharding import NamedSharding
 
 from lra_fnet import config
@@ -181,7 +179,9 @@ class TrainedRun:
         Raises:
           UserError: an input does not fit the task, or the run is one of `lra-fnet pretrain`.
         """
-        return scipy.special.softmax(self.logits(inputs).astype(np.float64), axis=1)
+        from scipy import special  # late: it brings numpy.f2py
+
+        return special.softmax(self.logits(inputs).astype(np.float64), axis=1)
 
     @functools.cached_property
     def _program(self):
@@ -535,6 +535,8 @@ def export(
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in needed.items()},
     }
     template = Path(__file__).with_name("templates") / "card.md"
+    import jinja2  # late: only an export needs it
+
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     code = [Path(name).name if name.endswith(".py") else name for name in run.needs]
     card = environment.from_string(template.read_text("utf-8")).render(

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import optuna
 from optuna.storages.journal import JournalFileBackend, JournalStorage
@@ -18,7 +18,6 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, typed_json
 from lra_fnet.run import folder as folders
 from lra_fnet.run import job as jobs
@@ -28,6 +27,9 @@ from lra_fnet.sweep import axes, files
 from lra_fnet.sweep import plan as plans
 from lra_fnet.sweep.files import Entry
 
+if TYPE_CHECKING:
+    from lra_fnet.experiment import Experiment
+
 CLAIM = ".claim"  # in a run folder, locked by the sweep that starts its trial
 
 
@@ -36,7 +38,7 @@ class Trial(Entry):
     """An entry of trials.json with its run."""
 
     job: Job
-    built: Experiment | None  # None if the point cannot be built
+    built: "Experiment | None"  # None if the point cannot be built
     curve: dict[int, float] = dataclasses.field(default_factory=dict)  # validation by step
 
     def record(self) -> results.Record | None:

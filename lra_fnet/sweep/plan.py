@@ -9,19 +9,21 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gin
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, terminal, typed_json
 from lra_fnet.run import job as jobs
 from lra_fnet.run.job import Job
 from lra_fnet.settings import at_least, check_settings
 from lra_fnet.sweep import Sampler
 from lra_fnet.sweep import axes as axes_
+
+if TYPE_CHECKING:
+    from lra_fnet.experiment import Experiment
 
 SHARED = ("imports", "gin_dirs", "data", "source")  # fields of a job that sweep.json stores
 
@@ -163,7 +165,7 @@ class Plan:
         """Returns the run of one trial; it reads test only if the sweep selects nothing.
 
         Raises:
-          UserError: there is no run that it should begin from; see `job.auto`.
+          UserError: there is no run that it should begin from; see `job.beginning`.
         """
         task, model = self.pairs[pair]
         job = dataclasses.replace(
@@ -176,10 +178,7 @@ class Plan:
             test=not self.sweep.axes,
             denoise=self.sweep.pretrain,
         )
-        if self.sweep.init == "auto":
-            job = jobs.auto(job)
-        elif self.sweep.init:
-            job = dataclasses.replace(job, init=Path(self.sweep.init))
+        job = jobs.beginning(job, self.sweep.init)
         return dataclasses.replace(job, overrides=(*job.overrides, *axes_.bindings(point)))
 
     def points(self) -> list[dict[str, Any]]:
@@ -267,7 +266,7 @@ def load(runs: Path, name: str, trials: int | None = None) -> Plan:
 
 
 @functools.cache
-def built(job: Job) -> Experiment:
+def built(job: Job) -> "Experiment":
     """Builds the experiment of a run.
 
     Raises:

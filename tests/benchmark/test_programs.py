@@ -1,15 +1,22 @@
 """What a child process measures, and how it answers."""
 
 import dataclasses
+import functools
+import itertools
 
 import jax
+import numpy as np
 import pytest
 
-from lra_fnet.benchmark import WHATS, case, child, programs
+from lra_fnet import config, experiment
+from lra_fnet.benchmark import case, child, programs
 from lra_fnet.errors import UserError
+from lra_fnet.training import pipeline, score, step
 
 FEW = ("Encoder.dim=8", "Encoder.num_layers=1", "Run.batch_size=2")
 FEW += ("Encoder.mlp_dim=0", "Head.mlp_dim=0")  # each product is compiled and measured
+FEW += ("Encoder.num_heads=2", "Encoder.qkv_dim=8")
+FEW += ("Encoder.dropout=0.1", "Encoder.attention_dropout=0.1")
 CELL = case.Case("train", "ours", "text", "fnet", "cpu", 16, FEW, label="fnet", seconds=0.01)
 
 
@@ -37,11 +44,18 @@ def answers(make, *messages):
 
 
 @pytest.mark.parametrize(
-    "what",
-    [pytest.param(what, marks=[pytest.mark.slow] if what == "pretrain" else []) for what in WHATS],
+    ("what", "preset", "model"),
+    [
+        ("mixing", "cpu", "fnet"),
+        ("infer", "paper", "linear"),
+        ("train", "small", "transformer"),
+        ("train", "lra-code", "fnet_original"),
+        ("train", "tuned", "s5"),
+        pytest.param("pretrain", "cpu-pretrain", "fnet", marks=pytest.mark.slow),
+    ],
 )
-def test_child_answers_with_facts_and_rounds(what):
-    cell = dataclasses.replace(CELL, what=what)
+def test_child_answers_with_facts_and_rounds(what, preset, model):
+    cell = dataclasses.replace(CELL, what=what, preset=preset, model=model)
     facts, timed = answers(programs.Measured, cell, 0.001)
     assert facts["state"] == "ok"
     assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 1)
@@ -49,6 +63,31 @@ def test_child_answers_with_facts_and_rounds(what):
     assert timed["seconds"] > 0
     assert timed["floor_seconds"] >= 0
     assert ("forward_seconds" in timed) == (what == "mixing")
+
+
+@pytest.mark.parametrize(
+    ("what", "task", "length", "presets"),
+    [
+        ("train", "text", 16, ["cpu", "small", "lra-code", "paper", "tuned"]),
+        pytest.param("pretrain", "text", 16, ["cpu-pretrain"], marks=pytest.mark.slow),
+        pytest.param("pretrain", "corpus", 512, ["paper-pretrain"], marks=pytest.mark.slow),
+    ],
+)
+def test_every_model_can_be_measured_at_every_preset(what, task, length, presets):
+    """Traces the programs, once for the presets that are equal but for sizes and dropout."""
+    cell = dataclasses.replace(CELL, what=what, task=task, length=length)
+    pairs = itertools.product(presets, config.known("models"))
+    loaded = [dataclasses.replace(cell, preset=p, model=m).load() for p, m in pairs]
+    distinct = {repr((built.model, built.optimizer.groups)): built for built in loaded}
+    mesh, key = pipeline.make_mesh(2), experiment.keys(0)[1]
+    for name, built in distinct.items():
+        batches = programs.random_batches(built)
+        state = jax.eval_shape(functools.partial(step.initial_state, built, 0))
+        inputs = state, batches, np.int32(1), key
+        train, _ = programs._counted(step.make_update(built, mesh), inputs)
+        inputs = state.variables, jax.tree.map(lambda x: x[0], batches)
+        infer, _ = programs._counted(score.outputs_of(built.objective, mesh), inputs)
+        assert train > 2 * infer > 0, name
 
 
 def test_mixing_computes_the_gradient_in_input_and_parameters():

@@ -162,11 +162,11 @@ def test_trials_begin_from_the_pretraining_of_their_seed(tmp_path, monkeypatch):
     """The axes are settings of the second stage: the first one has the others alone."""
     asked = []
 
-    def auto(job):
+    def beginning(job, init):
         asked.append(job)
         return dataclasses.replace(job, init=Path(f"before{job.seed}"), overrides=("C.d=5",))
 
-    monkeypatch.setattr(job, "auto", auto)
+    monkeypatch.setattr(job, "beginning", beginning)
     begun = planned(tmp_path, init="auto", overrides=["C.d=5", "Denoising.rate=0.5"])
     made = begun.job(0, {"A.b": "2"}, 3)
     assert (made.init, made.overrides, made.test) == (Path("before3"), ("C.d=5", "A.b=2"), False)
