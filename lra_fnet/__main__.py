@@ -1,5 +1,6 @@
 """Starts the command line: the command `lra-fnet`, and `python -m lra_fnet`."""
 
+import gc
 import io
 import os
 import sys
@@ -11,6 +12,7 @@ def main() -> int:
     """Prepares the process for a command and runs it; returns the exit code."""
     signals.handle(signals.stop_at_once)  # for the imports and for Python's own end, too
     _open_standard_streams()
+    gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
     from lra_fnet import cli
 
     return cli.main()
