@@ -21,6 +21,7 @@ from arrays import (
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
+from lra_fnet.models.kernels import fastest
 from lra_fnet.models.kernels.pointwise import part_of_batch
 from lra_fnet.models.mixers import attention, linear, performer
 from lra_fnet.models.mixers.convolution import Convolution
@@ -80,6 +81,44 @@ def test_parts_of_a_batch_drop_other_weights_of_blockwise_attention(monkeypatch,
 def attention_module(**changes):
     fields = {"implementation": "naive", "block_size": 4, "dropout": 0.0}
     return attention.Attention(**FIELDS, **(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("shape", "made", "way"),
+    [
+        ((8, 128, 4, 3), {}, "naive"),
+        ((1, 128, 4, 3), {}, "small"),  # takes no time
+        ((8, 256, 4, 3), {}, "small"),  # does not fit the caches
+        ((8, 128, 4, 3), {"tiles of attention on cpu": "large"}, "large"),  # an older run
+    ],
+)
+def test_whole_weights_are_chosen_where_they_are_faster(monkeypatch, shape, made, way):
+    def naive_wins(what, ways, shape, usual):
+        results = [attend(normal(1, 6, 2, 3)) for attend in ways.values()]
+        for one, other in zip(*results, strict=True):
+            assert_close(one, other)
+        return "naive"
+
+    monkeypatch.setattr(attention.fastest, "fastest", naive_wins)
+    monkeypatch.setattr(attention, "cores_of_device", lambda: 1)
+    with fastest.decisions(made):
+        assert attention.fastest_on_cpu(shape) == way
+
+
+def test_attention_takes_the_way_that_was_decided():
+    x, mask = normal(2, 7, 6), jnp.arange(7)[None] < jnp.asarray([7, 4])[:, None]
+    whole, tiled = attention_module(), attention_module(implementation="blockwise")
+    with fastest.decisions({}) as made:
+        variables = initial(tiled, x, mask)
+        assert made == {}
+        applied(tiled, variables, x, mask)
+        assert made.keys() == {"attention 2x7x2x2 on cpu"}
+
+    def program(mixer, way):
+        with fastest.decisions({"attention 2x7x2x2 on cpu": way}):
+            return jax.jit(lambda x: mixer.apply(variables, x, mask, train=True)).lower(x).as_text()
+
+    assert program(tiled, "naive") == program(whole, "") != program(tiled, "small")
 
 
 def test_attention_with_berts_projections_equals_flaxs():

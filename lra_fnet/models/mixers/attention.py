@@ -5,6 +5,7 @@ value [B, L, H, K] and a mask bool [B, L] of the keys to [B, L, H, K]. A row who
 masked gives zeros.
 """
 
+import functools
 from typing import Annotated, ClassVar, Literal
 
 import gin
@@ -22,6 +23,8 @@ from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.settings import Least
 
 TILES = {"small": Tile(queries=128, keys=512), "large": Tile(queries=256, keys=1024)}
+# Entries of all weights [B, H, L, L]: more do not stay in a CPU's caches; fewer take no time.
+CACHED, MEASURED = 1 << 20, 1 << 18
 
 
 def naive(query, key, value, mask, *, rate=0.0, rng=None):
@@ -44,7 +47,7 @@ def naive(query, key, value, mask, *, rate=0.0, rng=None):
 
 
 def blockwise(
-    query, key, value, mask, *, block_size, rate=0.0, rng=None, padding_unread=False
+    query, key, value, mask, *, block_size, tile="small", rate=0.0, rng=None, padding_unread=False
 ) -> jax.Array:
     """Computes `naive` for at most `block_size` queries at a time: memory grows as L, not as L^2.
 
@@ -58,6 +61,7 @@ def blockwise(
       value: [B, L, H, K].
       mask: bool [B, L], True at keys that may be attended to.
       block_size: queries at a time, at most.
+      tile: the name of one in TILES.
       rate: dropout probability of each weight (after the softmax, one draw for each weight).
       rng: key of the dropout; needed if rate > 0.
       padding_unread: whether queries behind the last True of a mask may give zeros.
@@ -67,9 +71,9 @@ def blockwise(
     """
     on_cpu = jax.default_backend() == "cpu"
     if on_cpu and rate == 0:
-        tile = TILES[fastest.decide("tiles of attention", _tile)]
-        tile = tile._replace(queries=min(block_size, tile.queries))
-        return tiles.attend(query, key, value, mask, tile=tile, padding_unread=padding_unread)
+        queries, keys = TILES[tile]
+        size = Tile(min(block_size, queries), keys)
+        return tiles.attend(query, key, value, mask, tile=size, padding_unread=padding_unread)
 
     def over(query, key, value, mask, rng):
         rows, key = (jnp.swapaxes(a, 1, 2) for a in (query, key))
@@ -98,9 +102,27 @@ def blockwise(
     return jnp.swapaxes(out.reshape(texts, heads, length, -1), 1, 2)
 
 
-def _tile() -> str:
-    """Chooses from TILES; threads of several cores share a product only if it is large."""
-    return "small" if cores_of_device() == 1 else "large"
+def fastest_on_cpu(shape) -> str:
+    """Returns "naive" or the name of a tile, for query, key and value [B, L, H, K].
+
+    `naive` must be measured to be 1.2 times as fast as tiles without padding, which they would
+    skip, forward and backward.
+    """
+    if old := fastest.made().get("tiles of attention on cpu"):
+        return old  # the run began when attention was always in tiles
+    # Threads of several cores share a product only if it is large.
+    tile = "small" if cores_of_device() == 1 else "large"
+    weights = shape[0] * shape[2] * shape[1] ** 2
+    if not MEASURED <= weights <= CACHED:
+        return tile
+
+    def both(attend, x):
+        mask = jnp.ones(x.shape[:2], bool)
+        return jax.vjp(lambda *heads: attend(*heads, mask), x, x, x)[1](x)
+
+    in_tiles = functools.partial(tiles.attend, tile=TILES[tile])
+    ways = {tile: functools.partial(both, in_tiles), "naive": functools.partial(both, naive)}
+    return fastest.fastest("attention", ways, shape, tile)
 
 
 def weigh(logits, valid, value, *, rate, rng):
@@ -213,9 +235,18 @@ class Attention(HeadMixer):
                 "set these, or Attention.implementation = 'blockwise'"
             )
         dropout = self.weight_dropout(train)
-        if self.implementation == "naive" or query.shape[1] == 1:  # one row of weights
+        way, shape = self.implementation, value.shape
+        tiled = way == "blockwise" and backend == "cpu" and dropout["rate"] == 0
+        if query.shape[1] == 1:  # one row of weights
+            way = "naive"
+        elif tiled and not self.is_initializing():
+            way = fastest.decide(
+                "attention " + "x".join(map(str, shape)), lambda: fastest_on_cpu(shape)
+            )
+        if way == "naive":
             return naive(query, key, value, mask, **dropout)
-        if self.implementation == "fused":
+        if way == "fused":
             return fused(query, key, value, mask)
         settings = {"block_size": self.block_size, "padding_unread": self.padding_unread}
-        return blockwise(query, key, value, mask, **settings, **dropout)
+        tile = way if way in TILES else "small"
+        return blockwise(query, key, value, mask, tile=tile, **settings, **dropout)
