@@ -26,7 +26,7 @@ ROOMS = {  # in the order of imports: a room imports only those above it; at mos
     "data": 1_050,
     "baselines": 290,
     "tasks": 1_880,
-    "models": 3_060,
+    "models": 3_080,
     "testing": 220,
     "objective": 260,
     "optim": 150,
@@ -102,7 +102,7 @@ def test_rooms_keep_their_size():
     assert lines.keys() == ROOMS.keys()
     assert {name: n for name, n in lines.items() if n > ROOMS[name]} == {}
     assert sum(lines.values()) <= 14_720
-    assert count.rooms(ROOT / "tests").total() <= 15_900
+    assert count.rooms(ROOT / "tests").total() <= 15_920
     assert count.gin_files() <= 130
     assert count.make_variables() <= 20
 
