@@ -168,7 +168,7 @@ def _held(asked: Asked) -> Record | None:
 def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
     """Trains and evaluates; returns the object of result.json.
 
-    With --force, the old run is moved aside before the first step, and back if there is none.
+    With --force, the old run is moved aside once the new one is compiled.
 
     Args:
       asked: the run.
@@ -176,7 +176,7 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
     """
     job, experiment, data, start = asked.job, asked.experiment, asked.data, asked.start
     old = job.force and any(path.name != ".lock" for path in job.folder.iterdir())
-    loop = moved = None
+    loop = None
     try:
         train, validation = map(data.arrays, experiment.task.splits[:2])
         again = {"start": start and start.variables, "afresh": job.force}
@@ -185,7 +185,8 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
         earlier = before.processes if before and loop.step else ()
         earlier = earlier[:-1] if earlier[-1:] == (here,) else earlier
         if hosts.first():  # before the first step
-            moved = jobs.move_aside(job.folder) if old else None
+            if old:
+                progress.say(f"--force: the old run is now {jobs.move_aside(job.folder)}")
             with disk.writable(job.folder):
                 disk.replace(job.folder / "config.gin", experiment.config)
                 (job.folder / "result.json").unlink(missing_ok=True)
@@ -209,8 +210,6 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
         result = evaluate.finish(loop, data, asked.identity, test=job.test)
         return result | {"earlier": [dataclasses.asdict(one) for one in earlier]}
     except Interrupted:
-        if old and not (loop and loop.step):
-            raise
         where = " (each process its own)" if jax.process_count() > 1 else ""
         progress.say(f"saved; to resume{where}: {terminal.command(job.command())}")
         raise
@@ -220,14 +219,9 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
                 raise
             cure = "set a smaller Run.microbatch or Encoder.remat=True, or choose a blockwise mixer"
             error = RunFailed(f"{problem}: {cure}", "OOM")
-        if old and not (loop and loop.step):
+        if old and loop is None:  # it keeps its result
             raise error from None
         facts = evaluate.facts(error.state, asked.identity, experiment, data)
         facts |= {"step": error.step, "closed": not job.test}
         evaluate.record(job.folder, facts)
         raise error from None
-    finally:
-        if moved and loop and loop.step:
-            progress.say(f"--force: the old run is now {moved}")
-        elif moved:
-            jobs.move_back(moved, job.folder)

@@ -357,14 +357,3 @@ def move_aside(folder: Path) -> Path:
             if path.name != ".lock":
                 path.rename(target / path.name)
     return target
-
-
-def move_back(moved: Path, folder: Path) -> None:
-    """Undoes `move_aside`; what the folder holds by now is removed."""
-    with disk.writable(folder):
-        for path in folder.iterdir():
-            if path.name != ".lock":
-                disk.remove(path)
-        for path in sorted(moved.iterdir(), key=lambda path: path.name == "result.json"):
-            path.rename(folder / path.name)
-        moved.rmdir()
