@@ -41,7 +41,7 @@ from lra_fnet.models.kernels import fastest
 from lra_fnet.objective import Classify
 from lra_fnet.run import result as results
 from lra_fnet.run.job import Job, finished
-from lra_fnet.run.result import CHECKPOINTS, TEST_LOG, Checkpoint, Init, Record
+from lra_fnet.run.result import CHECKPOINTS, Checkpoint, Init, Record
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, sets
 from lra_fnet.training import checkpoint as checkpoints
 from lra_fnet.training import pipeline, score
@@ -214,7 +214,7 @@ class TrainedRun:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """The part of an exported config.json that `load_run` reads."""
+    """An exported config.json; those of earlier versions have more."""
 
     checkpoint: Checkpoint
     step: int
@@ -509,7 +509,7 @@ def export(
       UserError: see `load_run`; `out` holds something else, or cannot be written.
     """
     names = {path.name for path in out.glob("*")}
-    if names - {CONFIG, WEIGHTS, CARD, VOCABULARY, TEST_LOG} or (names and CONFIG not in names):
+    if names - {CONFIG, WEIGHTS, CARD, VOCABULARY} or (names and CONFIG not in names):
         raise UserError(f"--out {out} holds other files: choose a folder that does not exist")
     if names and not force:
         raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")
@@ -517,23 +517,9 @@ def export(
     task = run.task
     merged = jax.tree.map(np.ascontiguousarray, jax.device_get(_merged(run.variables)))
     needed = {name: store.read_file(run.data(), name) for name in task.needed}
-    description = {
-        "format": "lra-fnet 1",
-        "checkpoint": run.checkpoint,
-        "step": run.step,
-        "parameters_sha256": checkpoints.sha256(merged),
-        "num_inputs": task.num_inputs,
-        "classes": task.class_names,
-        "vocabulary": {
-            "num_ids": task.num_ids,
-            "id": "the value" if task.zero_is_padding else "the value + 1",
-            "value": task.value_is,
-            "length": task.max_len,
-        },
-        "imports": run.needs,
-        "result": run.result.raw,
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in needed.items()},
-    }
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in needed.items()}
+    facts = run.checkpoint, run.step, checkpoints.sha256(merged), run.needs, run.result.raw
+    description = Export(*facts, format="lra-fnet 1", files=hashes)
     template = Path(__file__).with_name("templates") / "card.md"
     import jinja2  # late: only an export needs it
 
@@ -544,7 +530,7 @@ def export(
     )
     contents = {
         WEIGHTS: safetensors.numpy.save(_flat(merged)),
-        CONFIG: (json.dumps(description, indent=1) + "\n").encode(),
+        CONFIG: (json.dumps(dataclasses.asdict(description), indent=1) + "\n").encode(),
         CARD: card.encode(),
         **needed,
     }
