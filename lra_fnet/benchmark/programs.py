@@ -160,7 +160,7 @@ class Measured:
         memory.forget_peak()  # the compiler's, which no program needs
         for program in self.programs:
             program.call()
-        peak = memory.device_bytes()[1] - (0 if accelerator else before)
+        peak = memory.peak_bytes() - (0 if accelerator else before)
         for program in self.programs:
             program.call()
         self.facts: dict[str, Any] = {

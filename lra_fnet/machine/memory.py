@@ -71,14 +71,12 @@ def _left_by_cgroups(root: Path) -> Iterator[int]:
             yield max(0, most - int((place / "memory.current").read_text()) + cached)
 
 
-def device_bytes() -> tuple[int, int]:
-    """Returns the bytes in use and at the peak on the first device; on a CPU, the process's."""
+def peak_bytes() -> int:
+    """Returns the most bytes that the first device held; on a CPU, the process."""
     import jax  # late: the command line starts without it
 
     stats = jax.local_devices()[0].memory_stats()
-    if stats:
-        return stats["bytes_in_use"], stats["peak_bytes_in_use"]
-    return psutil.Process().memory_info().rss, peak()
+    return stats["peak_bytes_in_use"] if stats else peak()
 
 
 def forget_peak() -> int:

@@ -19,7 +19,7 @@ from lra_fnet.baselines import shallow
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
-from lra_fnet.machine.memory import device_bytes
+from lra_fnet.machine.memory import peak_bytes
 from lra_fnet.models.kernels import fastest
 from lra_fnet.run import job as jobs
 from lra_fnet.run import model, provenance
@@ -114,7 +114,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
             read = checkpoint.read(loop.folder, "best", loop.state.variables, step=best["step"])
             states["best"] = best["step"], read
         result["test"] = score_test(loop.score, states, data, loop.folder)
-    result["peak_bytes"] = max(loop.history.peak_bytes, device_bytes()[1])
+    result["peak_bytes"] = max(loop.history.peak_bytes, peak_bytes())
     return result
 
 

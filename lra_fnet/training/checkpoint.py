@@ -77,7 +77,6 @@ class Checkpoints:
         self._last_begun = -float("inf")  # when the newest of these began
         self.writer = concurrent.futures.ThreadPoolExecutor(1)
         self._pending: concurrent.futures.Future | None = None
-        self.saved_step: int | None = None  # of the newest checkpoint, on disk after `wait`
 
     def save(self, kind: str, step: int, state, history: dict, *, wait: bool = False) -> None:
         """Starts a save, after waiting for the one before.
@@ -97,7 +96,6 @@ class Checkpoints:
         path, copy = _path(self.folder, kind), jax.tree.map(jnp.copy, state)
         if hosts.first():
             self._pending = self.writer.submit(_write, path, step, copy, json.dumps(history))
-        self.saved_step = step
         if wait:
             self.wait()
         if kind == "last":
@@ -143,7 +141,6 @@ class Checkpoints:
             raise UserError(f"{problems[0]}: {AGAIN}")
         if problems and chosen:
             progress.say(f"{problems[0]}; going on from step {chosen.step}, with the same result")
-        self.saved_step = chosen and chosen.step
         return chosen
 
 

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import progress, signals
-from lra_fnet.machine.memory import device_bytes
+from lra_fnet.machine.memory import peak_bytes
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.tasks import Arrays
 from lra_fnet.training import hosts, logs, pipeline
@@ -39,7 +39,7 @@ class History:
     wall_seconds: float = 0.0
     timed_steps: int = 0  # steps after the first dispatch of each process
     timed_seconds: float = 0.0  # their time with saves, without evaluations
-    peak_bytes: int = 0  # the most memory that a process held, see `device_bytes`
+    peak_bytes: int = 0  # the most memory that a process held, see `memory.peak_bytes`
 
     @classmethod
     def of(cls, saved: Saved) -> "History":
@@ -232,7 +232,6 @@ class Loop:
             "learning_rate": learning_rate,
             "grad_norm": grad_norm,
             "steps_per_second": self.history.steps_per_second,
-            "device_bytes": device_bytes()[0],
         }
         self.history.window = {"loss": 0.0, "correct": 0.0}
         self.history.curve = self._write("train", self.step, self._newest)
@@ -290,16 +289,12 @@ class Loop:
 
     def _save(self, kind: str, *, wait: bool = False) -> None:
         self.history.wall_seconds = time.monotonic() - self._begun
-        self.history.peak_bytes = max(self.history.peak_bytes, device_bytes()[1])
+        self.history.peak_bytes = max(self.history.peak_bytes, peak_bytes())
         meta = dataclasses.asdict(self.history)
         self.checkpoints.save(kind, self.step, self.state, meta, wait=wait)
 
     def _diverged(self, step: int, numbers: str) -> None:
-        self.checkpoints.wait()
-        saved = self.checkpoints.saved_step
-        kept = "no checkpoint yet" if saved is None else f"the checkpoint of step {saved} is kept"
         remedy = "lower Optimizer.learning_rate or set Optimizer.clip_norm (--set NAME=VALUE)"
         if step == 0:
             remedy = "before any update: lra_fnet.testing.check_mixer tests a mixer alone"
-        message = f"step {step}: {numbers}: not finite; {kept}; {remedy}"
-        raise RunFailed(message, "diverged", step)
+        raise RunFailed(f"step {step}: {numbers}: not finite; {remedy}", "diverged", step)
