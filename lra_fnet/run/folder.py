@@ -76,17 +76,14 @@ class Layer:
     heads: tuple[float, ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Span:
     """The required attention span of a run, in tokens, at its checkpoint best on validation."""
 
     mean: float  # over heads and layers
     uniform: float  # the span of equal weights on the same rows
     layers: tuple[Layer, ...]
-    step: int | None = None  # of the checkpoint
-    split: str = ""
-    rows: int  # of the split that were measured
-    data_sha256: str = ""
+    rows: int  # of the validation split that were measured
 
 
 def read_span(folder: Path) -> Span | None:

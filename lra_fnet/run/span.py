@@ -56,9 +56,7 @@ def measure_run(
             f"{folder}: the attention span needs softmax attention over all tokens, and no mixer "
             f"of {run.result.model} computes it: choose a run of another model"
         )
-    prepared = run.data(data)
-    split = run.task.splits[1]
-    arrays = prepared.arrays(split)
+    arrays = run.data(data).arrays(run.task.splits[1])
     chosen = np.sort(np.random.default_rng(0).permutation(len(arrays.labels))[:rows])
     given = run.variables, arrays.take(chosen), run.experiment.run.eval_batch_size
     layers, uniform = measure(Classify(run.task, run.model), *given)
@@ -69,10 +67,7 @@ def measure_run(
             Layer(layer, float(heads.mean()), tuple(heads.tolist()))
             for layer, heads in sorted(layers.items())
         ),
-        step=run.step,
-        split=split,
         rows=len(chosen),
-        data_sha256=prepared.fingerprint,
     )
     facts = dataclasses.asdict(span) | dataclasses.asdict(provenance.of_process())
     disk.write_json(folder / SPAN, facts, "--run")
