@@ -29,7 +29,6 @@ from lra_fnet.tasks import Prepared
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop
 from lra_fnet.training.score import make_scorer
-from lra_fnet.training.slices import microbatch_of
 
 
 def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None) -> Record:
@@ -104,7 +103,6 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
         "train": {"correct": train["correct"], "count": train["count"]},
         "parameters": loop.parameters,
         "parameters_sha256": checkpoint.sha256(loop.state.params),
-        "microbatch": microbatch_of(loop.experiment, jax.device_count()),
         "steps_per_second": loop.history.steps_per_second,
         "wall_seconds": loop.history.wall_seconds,
     }

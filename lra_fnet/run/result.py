@@ -171,7 +171,6 @@ class Record(Process):
     shallow: Shallow | None = None  # the best shallow baseline, if `lra-fnet data` computed it
     parameters: int | None = None
     parameters_sha256: str | None = None
-    microbatch: int | None = None
     steps_per_second: float | None = None
     wall_seconds: float | None = None
     peak_bytes: int | None = None
