@@ -51,20 +51,13 @@ class Saved(NamedTuple):
           UserError: it lacks an array of `like` or has it in another shape or type, because it
             belongs to another model.
         """
-        wanted = _by_path(like)
-        arrays = [self.arrays.get(path) for path in wanted]
-        for (path, leaf), array in zip(wanted.items(), arrays, strict=True):
+        placed = []
+        for path, leaf in _by_path(like).items():
+            array = self.arrays.get(path)
             if array is None or (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
-                held = "nothing" if array is None else f"{array.dtype} {[*array.shape]}"
-                raise UserError(
-                    f"{self.path} does not fit the run's model (expected {leaf.dtype} "
-                    f"{[*leaf.shape]} at {path}, got {held}): {AGAIN}"
-                )
-        # Copies, because they may be donated and device_put shares the memory of NumPy arrays.
-        placed = [
-            jnp.copy(jax.device_put(array, leaf.sharding))
-            for array, leaf in zip(arrays, wanted.values(), strict=True)
-        ]
+                raise UserError(f"{self.path} does not fit the run's model at {path}: {AGAIN}")
+            # A copy: it may be donated, and device_put shares the memory of a NumPy array.
+            placed.append(jnp.copy(jax.device_put(array, leaf.sharding)))
         return jax.tree.unflatten(jax.tree.structure(like), placed)
 
 
