@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet import config
@@ -30,7 +28,7 @@ from lra_fnet.data import store
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import progress
-from lra_fnet.models.encoder import parameter_count, variable_shapes
+from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.kernels import fastest
 from lra_fnet.run import evaluate, model
 from lra_fnet.run import folder as folders
@@ -205,20 +203,16 @@ def _of_names(result: Record, options: Options) -> Experiment:
 
 
 @functools.cache
-def _count(encoder_and_head, row_shape: tuple[int, ...]) -> int:
-    """Counts the parameters, once for all runs of a model, whatever their training."""
-    ids, mask = (jax.ShapeDtypeStruct((1, *row_shape), kind) for kind in (jnp.int32, bool))
-    return parameter_count(variable_shapes(encoder_and_head, ids, mask))
+def _count(experiment: Experiment) -> int:
+    """Counts the parameters, once for all runs that differ only in their seed."""
+    return parameter_count(experiment.shapes())
 
 
 def _config(folder: Path, result: Record, options: Options) -> list[str]:
     """Compares the recorded configuration with that of its names."""
-    copy = folder / "config.gin"
-    if copy.is_file() and copy.read_bytes() != result.config.encode():
-        raise UserError("config.gin was edited: it is a copy and has no effect; use --set")
     named = _of_names(result, options)
     try:
-        parameters, notes = _count(named.model, named.task.row_shape), []
+        parameters, notes = _count(named), []
     except UserError as error:  # as fused attention without a GPU
         parameters, notes = None, [f"its parameters cannot be counted here: {error}"]
     skipped = config.inert({result.parameters, parameters})
@@ -258,9 +252,7 @@ def _code(folder: Path, result: Record, options: Options) -> list[str]:
     """Reports whether the code that trained the run is known, including the user's own."""
     if result.commit is None:
         return ["no commit was recorded"]
-    if not re.fullmatch("[0-9a-f]{40}", result.commit):
-        raise UserError(f"no commit: {result.commit!r}")
-    if not _is_known(result.commit):
+    if not (re.fullmatch("[0-9a-f]{40}", result.commit) and _is_known(result.commit)):
         return ["its commit is not in this repository"]
     code = results.code_differences(result.code, result.config, options.imports)
     notes = [*map(str, code), *["files differed from its commit"] * bool(result.dirty)]

@@ -74,7 +74,6 @@ def edit_config(folder):
     text = disk.read_json(folder / "result.json")["config"]
     assert "Optimizer.learning_rate = 0.03\n" in text
     changed(config=text.replace("learning_rate = 0.03", "learning_rate = 0.01"))(folder)
-    (folder / "config.gin").unlink()  # a copy, which may be missing
 
 
 def edit_curve(folder):
@@ -112,10 +111,8 @@ def changed(**fields):
         (changed(floor={"correct": 1, "count": 30}), "data", "floor"),
         (changed(data_sha256="0" * 64), "data", "got 00000000"),
         (edit_config, "config", "Optimizer.learning_rate: 0.01 -> 0.03"),
-        (lambda f: (f / "config.gin").write_text(""), "config", "config.gin"),
         (changed(parameters=1), "config", "parameters"),
         (changed(uses_mask=True), "config", "uses_mask"),
-        (changed(commit="main"), "code", "'main'"),
         (edit_curve, "replay", "0.1"),
     ],
 )
@@ -125,9 +122,17 @@ def test_result_that_was_edited_by_hand_is_refused_with_the_reason(check, edit, 
     assert reason in findings[name].reason
 
 
-def test_scores_without_metrics_to_compare_with_are_noted(check):
-    findings = check(lambda folder: (folder / "metrics.jsonl").unlink())
-    assert findings["result"].state == "note"
+@pytest.mark.parametrize(
+    ("edit", "name", "word"),
+    [
+        (lambda folder: (folder / "metrics.jsonl").unlink(), "result", "metrics.jsonl"),
+        (changed(commit="HEAD"), "code", "repository"),
+    ],
+)
+def test_what_cannot_be_compared_is_noted(check, edit, name, word):
+    state, reason = check(edit)[name]
+    assert state == "note"
+    assert word in reason
 
 
 @pytest.mark.parametrize("part", ["cpu-pretrain", "tuned/image", "cpu/image/s4d"])
