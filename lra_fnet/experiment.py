@@ -176,17 +176,9 @@ def build(task: Task, *, denoise: bool) -> Experiment:
 
 
 def _check_groups(built: Experiment) -> None:
-    """Raises a UserError for a group that is not separable in a mixer that has the parameter."""
-    mixers, groups = built.model.encoder.mixers, set(built.optimizer.groups or ())
-    separable = {name for mixer in mixers for name in mixer.separable}
-    wrong = groups - separable
-    if groups and len({mixer.separable for mixer in mixers}) > 1:
-        blocks = built.shapes()["params"]["encoder"]
-        for layer, mixer in enumerate(mixers):
-            own = blocks[f"block_{layer}"].get("mixer", {}).keys() - set(mixer.separable)
-            separable -= own
-            wrong |= groups & own
-    if wrong:
+    """Raises a UserError for a group that no mixer declares as separable."""
+    separable = {name for mixer in built.model.encoder.mixers for name in mixer.separable}
+    if wrong := set(built.optimizer.groups or ()) - separable:
         raise UserError(
             f"Optimizer.groups expects parameters that the model's mixers declare as separable "
             f"({', '.join(sorted(separable)) or 'none'}), got {', '.join(sorted(wrong))}: leave it "
