@@ -213,9 +213,7 @@ def _literal(value) -> str:
 
 
 def _folder(run: TrainedRun | str | Path) -> Path:
-    if not isinstance(run, str | Path) and not hasattr(run, "folder"):
-        raise errors.UserError(f"expected a trained run or its folder, got {run!r}: name one")
-    return settings.path(run) if isinstance(run, str | Path) else run.folder
+    return settings.path(getattr(run, "folder", run))
 
 
 def _several(names) -> tuple:

@@ -149,7 +149,7 @@ def test_a_source_may_be_files_or_tables_in_memory(tmp_path, monkeypatch):
 
 def test_what_is_no_run_is_refused_with_one_line():
     for call in (lra_fnet.evaluate, lambda run: lra_fnet.train("listops", "fnet", init=run)):
-        with pytest.raises(UserError, match=r"^expected a trained run or its folder, got 5: name"):
+        with pytest.raises(UserError, match=r"got 5: name"):
             call(5)
 
 

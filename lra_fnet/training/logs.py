@@ -58,10 +58,8 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
     with writable(folder):
         disk.replace(path, "".join(lines[: curves.index(curve)]))
         file = open(path, "a", buffering=1)  # noqa: SIM115 (closed below)
-        if not step:
-            shutil.rmtree(
-                folder / "tensorboard", ignore_errors=True
-            )  # of a start that was given up
+        if not step:  # there may be one of a start that was given up
+            shutil.rmtree(folder / "tensorboard", ignore_errors=True)
         (folder / "tensorboard").mkdir(exist_ok=True)
         board = EventsWriter(str(folder / "tensorboard/events"))
         if step:  # TensorBoard leaves out later lines of the files before
