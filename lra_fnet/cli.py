@@ -49,10 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except ValueError as error:
-        if "jax" in sys.modules or "jax" not in str(error).lower():
-            raise
-        return _fail(f"JAX cannot be imported ({error}): correct or leave out its setting", 2)
     except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
         return _fail(error, UserError.code)
     except RuntimeError as error:
@@ -126,7 +122,6 @@ def _named(text: str) -> str:
 
 _folder = functools.partial(_text, kind=settings.path)
 _NAMES = "names separated by commas, or all"
-_VARIANT = _text("a name for the overrides, part of the run folder's name")
 _SIDE = _text("a run folder, or preset/task/model[+variant]", kind=_named)
 _IMPORT = {"import": _list("a module or .py file", dest="imports", type=_named, metavar="MODULE")}
 _GIN_DIR = {
@@ -153,10 +148,6 @@ _SHARED = {
     "data": {"data": _folder("folder of the prepared sets (default: data)", "data")},
     "source": {"source": _text("the raw files: a folder, a file or a URL", kind=_named)},
     "out": {"out": _folder("the folder to write (default: reports)", "reports")},
-    "shape": {
-        "tokens": _number("tokens per batch, the same at all lengths", 0),
-        "cls": _switch("also measure each length plus a CLS token"),
-    },
 }
 _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSES
     "coordinator": _text(
@@ -194,16 +185,15 @@ def _document(documented) -> dict:
     }
 
 
-_TASKS, _MODELS = (", ".join(config.known(kind)) for kind in ("tasks", "models"))
-_MODEL = _text(_MODELS, required=True)
+_TASKS = ", ".join(config.known("tasks"))
 _ONE_RUN = {
-    "model": _MODEL,
+    "model": _text(", ".join(config.known("models")), required=True),
     "seed": _number(
         "seed of weights, batches and dropout; fixed features have their own (default: 0)",
         0,
         most=2**32 - 1,
     ),
-    "name": _VARIANT,
+    "name": _text("a name for the overrides, part of the run folder's name"),
     "force": _switch("move the run of this name aside and train from the start"),
     "devices": _number("devices of a CPU (default: as many cores as divide the batch)", 0, 1),
 }
@@ -335,12 +325,7 @@ def _data(args) -> None:
 
     config.import_modules(args.imports)
     command.command(
-        args.task,
-        args.dataset,
-        args.data,
-        args.source,
-        args.gin_dirs,
-        force=args.force,
+        args.task, args.dataset, args.data, args.source, args.gin_dirs, force=args.force
     )
 
 
@@ -697,10 +682,12 @@ def _compare(args) -> None:
 
 
 @_verb(
-    "task bindings outside runs shape",
+    "task bindings outside runs",
     name=_text("the results' folder in RUNS/benchmark (default: derived from the options)"),
     models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
     lengths=_text("in tokens", [], _integers, metavar="N,N"),
+    tokens=_number("tokens per batch, the same at all lengths", 0),
+    cls=_switch("also measure each length plus a CLS token"),
     what=_text(f"any of {','.join(WHATS)} (default: train,infer)", "train,infer", kind=_whats),
     devices=_text(
         "numbers of devices, each a row (default: the machine's)", [], _integers, metavar="N,N"
