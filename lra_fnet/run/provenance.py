@@ -24,7 +24,6 @@ def of_process() -> Process:
         name=_device_name(),
         platform=jax.default_backend(),
         count=jax.device_count(),
-        processes=jax.process_count(),
         cores=len(os.sched_getaffinity(0)),
     )
     settings = {  # which change the last bits of a result

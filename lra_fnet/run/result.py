@@ -90,7 +90,6 @@ class Device:
     platform: str
     count: int
     cores: int
-    processes: int = 1
 
     def __str__(self) -> str:
         cores = f"{self.cores} core{'s' * (self.cores != 1)}"
