@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from lra_fnet import config, counts
@@ -207,6 +206,5 @@ def _log(folder: Path, **facts: Any) -> None:
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "run": folder.relative_to(root).as_posix(),
         **facts,
-        "platform": jax.default_backend(),
     }
     disk.append_line(root / TEST_LOG, line)
