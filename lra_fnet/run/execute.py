@@ -201,10 +201,9 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
             disk.write_json(job.folder / "run.json", sealed)
         begins = f"resumes at step {loop.step}" if loop.step else "starts"
         progress.say(
-            f"{job.folder} {begins}: "
-            f"{loop.parameters:,} parameters, {experiment.run.num_steps:,} steps of "
-            f"{experiment.run.batch_size}, {jax.device_count()} {jax.default_backend()} "
-            f"device(s), {loop.compiled}"
+            f"{job.folder} {begins}: {loop.parameters:,} parameters, "
+            f"{experiment.run.num_steps:,} steps of {experiment.run.batch_size}, "
+            f"{jax.device_count()} {jax.default_backend()} device(s)"
         )
         loop()
         result = evaluate.finish(loop, data, asked.identity, test=job.test)

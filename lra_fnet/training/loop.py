@@ -82,16 +82,13 @@ class Loop:
         self.arrays, self.validation = train, validation
         self.folder, self.seed = folder, seed
         mesh = pipeline.make_mesh(self.run.batch_size)
-        self.compiled = "nothing to compile"  # how long the update took
         self.score = make_scorer(experiment.objective, self.run.eval_batch_size, mesh)
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
         saved = None if afresh else self.checkpoints.newest()
         self.step = saved.step if saved else 0
         if self.step < self.run.num_steps:
             batches = jax.eval_shape(lambda: self.batches(0, 1))
-            begun = time.perf_counter()
             self.program = Program.compile(experiment, mesh, batches, seed)
-            self.compiled = f"compiled in {time.perf_counter() - begun:.1f} s"
         state = initial_state(experiment, seed, None if saved else start)
         hosts.same("step of the checkpoint", self.step)
         self.state = jax.device_put(state, NamedSharding(mesh, pipeline.WHOLE))
