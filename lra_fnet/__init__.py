@@ -279,8 +279,7 @@ def load(
         "tf": ("tensorflow", "'lra-fnet[tf]'"),
         "torch": ("torch", "torch"),
     }
-    if as_ not in libraries:
-        raise errors.UserError(f"as_ must be one of {', '.join(libraries)}, got {as_!r}")
+    settings.one_of("as_", as_, libraries)
     if batch_size is not None:
         settings.at_least("batch_size", batch_size, 1, 32)
     module, package = libraries[as_]
@@ -292,8 +291,7 @@ def load(
             f'use as_="numpy"'
         ) from error
     made = tasks.make(task, config, max_len)
-    if split not in made.splits:
-        raise errors.UserError(f"unknown split {split!r}: expected one of {', '.join(made.splits)}")
+    settings.one_of("split", split, made.splits)
     folder = settings.path(data_dir)
     arrays = tasks.prepare(made, folder, sources.given(source, folder)).arrays(split)
     if as_ == "tf":

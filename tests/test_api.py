@@ -40,7 +40,7 @@ def test_importing_the_package_imports_no_library():
 def test_a_program_may_have_locked_gin():
     code = "import gin, lra_fnet; gin.finalize(); lra_fnet.load('listops', 'no')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "UserError: unknown split 'no'" in done.stderr
+    assert "UserError: split must be one of train, validation, test, got 'no'" in done.stderr
 
 
 def test_train_is_the_command_and_evaluate_scores_test(parity, command, capfd):

@@ -29,7 +29,7 @@ import safetensors
 import safetensors.numpy
 from jax.sharding import NamedSharding
 
-from lra_fnet import config
+from lra_fnet import config, settings
 from lra_fnet import experiment as experiments
 from lra_fnet.data import sources, store
 from lra_fnet.data.pieces import VOCABULARY
@@ -249,8 +249,7 @@ def load_run(
         needs another version of the code, or outside code that `imports` does not name.
     """
     folder, job = Path(folder), None
-    if checkpoint not in (None, *CHECKPOINTS):
-        raise UserError(f"checkpoint must be {' or '.join(CHECKPOINTS)}, got {checkpoint!r}")
+    settings.one_of("checkpoint", checkpoint, (None, *CHECKPOINTS))
     if exported := read_export(folder):
         given, result = exported
         kind, named, step = given.checkpoint, given.imports, given.step
@@ -331,11 +330,11 @@ def open_pretrained(folder: Path, experiment: Experiment, imports: Sequence[str]
             f"--init {folder} has another encoder ({'; '.join(misfit)}): pre-train one with the "
             "settings of this run"
         )
-    settings = dataclasses.asdict(how).items()
+    chosen = dataclasses.asdict(how).items()
     return Start(
         Init(
             run=f"{result.label}/seed{result.seed}",
-            objective=" ".join(f"Denoising.{name}={value!r}" for name, value in settings),
+            objective=" ".join(f"Denoising.{name}={value!r}" for name, value in chosen),
             rate=how.rate,
             step=run.step,
             steps=result.steps,
@@ -381,11 +380,10 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
     wanted = _flat(_merged(like))
     shapes = ({n: (a.dtype, a.shape) for n, a in leaves.items()} for leaves in (wanted, arrays))
     params = flax.traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
-    constants = {name: params.pop(name, {}) for name in like if name != "params"}
-    variables = {"params": params, **constants}
-    if operator.ne(*shapes) or checkpoints.sha256(_merged(variables)) != export.parameters_sha256:
+    if operator.ne(*shapes) or checkpoints.sha256(params) != export.parameters_sha256:
         raise UserError(f"{file}: the parameters differ from those of {CONFIG}: export them again")
-    return variables
+    constants = {name: params.pop(name, {}) for name in like if name != "params"}
+    return {"params": params, **constants}
 
 
 def _merged(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -520,18 +518,15 @@ def export(
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in needed.items()}
     facts = run.checkpoint, run.step, checkpoints.sha256(merged), run.needs, run.result.raw
     description = Export(*facts, format="lra-fnet 1", files=hashes)
-    template = Path(__file__).with_name("templates") / "card.md"
     import jinja2  # late: only an export needs it
 
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    template = Path(__file__).with_name("templates").joinpath("card.md").read_text("utf-8")
+    card = jinja2.Template(template, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     code = [Path(name).name if name.endswith(".py") else name for name in run.needs]
-    card = environment.from_string(template.read_text("utf-8")).render(
-        run=run, result=run.result, task=task, code=code
-    )
     contents = {
         WEIGHTS: safetensors.numpy.save(_flat(merged)),
         CONFIG: (json.dumps(dataclasses.asdict(description), indent=1) + "\n").encode(),
-        CARD: card.encode(),
+        CARD: card.render(run=run, result=run.result, task=task, code=code).encode(),
         **needed,
     }
     with disk.writable(out, "--out"):
