@@ -22,7 +22,6 @@ from lra_fnet.training.checkpoint import METRICS
 
 # It warns of each NaN; a run that ends at one says so itself.
 logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
-FLUSH_SECONDS = 10.0  # how late TensorBoard's files may be; a flush waits for the disk
 
 
 @contextlib.contextmanager
@@ -65,11 +64,9 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
         if step:  # TensorBoard leaves out later lines of the files before
             restart = SessionLog(status=SessionLog.START)
             board.write_event(Event(step=step + 1, session_log=restart))
-        board.flush()
-    flushed = time.monotonic()
 
     def write(kind: str, step: int, numbers: dict) -> str:
-        nonlocal curve, flushed
+        nonlocal curve
         line = json.dumps({"kind": kind, "step": step, **numbers}) + "\n"
         curve = _extended(curve, line)
         with writable(folder):
@@ -77,9 +74,8 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
             for name, value in numbers.items():
                 summary, now = scalar(f"{kind}/{name}", value), time.time()
                 board.write_event(Event(step=step, summary=summary, wall_time=now))
-            if time.monotonic() > flushed + FLUSH_SECONDS:
+            if kind == "validation":  # rarely: a flush waits for the disk
                 board.flush()
-                flushed = time.monotonic()
         return curve
 
     try:

@@ -4,7 +4,6 @@ import collections
 import functools
 import gc
 import importlib
-import math
 import multiprocessing
 import operator
 import os
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet.machine.progress import Bar, duration, say
-from lra_fnet.training import logs
 from tools import hasty
 from tools.drill import faults, stage
 from tools.drill.stage import HERE, ROOT, SHIM, build
@@ -59,7 +57,6 @@ def main(seed: int, only: int | None, sample: int | None, jobs: int, out: Path) 
         importlib.import_module(name)
     for name in ("features.Tensor", "core.DatasetInfo", "proto.tf_example_pb2"):  # lazy
         operator.attrgetter(name)(sys.modules["tensorflow_datasets"])
-    logs.FLUSH_SECONDS = math.inf  # the load must not choose the calls that are counted
     begun = time.monotonic()
     cores = sorted(os.sched_getaffinity(0))
     _pin(cores)
