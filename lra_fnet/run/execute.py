@@ -70,15 +70,12 @@ def run(job: Job) -> Record:
     hosts.same("command, code and set of libraries", job.identity() | facts)
     with jobs.lock(job.folder) if hosts.first() else contextlib.nullcontext():
         asked = Asked(job, imports, experiment, _prepare(job, experiment), start)
-        held = _held(asked) if hosts.first() else None
+        before, held = _held(asked) if hosts.first() else (None, None)
         if raw := hosts.agree(held and held.raw):
             result = results.parse(raw, path=job.folder)
             if result.score("test") or not job.test:
                 return result
             return evaluate.score_run(job.folder, imports, job.data)
-        saved = hosts.first() and not job.force and checkpoint.exists(job.folder)
-        # An older run.json counts if there is a checkpoint: otherwise all decisions are made anew.
-        before = jobs.read(job.folder) if saved else None
         if hosts.first():
             for one in {type(one): one for one in experiment.model.encoder.mixers}.values():
                 if before is None and not type(one).__module__.startswith("lra_fnet."):
@@ -130,19 +127,21 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
     return data
 
 
-def _held(asked: Asked) -> Record | None:
-    """Returns the record if the folder holds the complete run and is not forced to train again.
+def _held(asked: Asked) -> tuple[Begun | None, Record | None]:
+    """Returns the run.json of the run that the folder holds, and its record if it is complete.
+
+    Neither counts if the run is forced to train again, or has no checkpoint to go on from.
 
     Raises:
       UserError: the folder holds another run, or a part of one that cannot go on.
     """
     job, experiment, folder = asked.job, asked.experiment, asked.job.folder
     if job.force:
-        return None
+        return None, None
     begun, result = jobs.read(folder), results.read(folder)
     complete = result if result and result.complete else None
     if not (complete or checkpoint.exists(folder)):  # there is nothing to lose
-        return None
+        return None, None
     if held := begun or complete:
         now = experiment.config, asked.data.fingerprint, asked.imports
         differences = results.differences(held, *now)
@@ -162,7 +161,7 @@ def _held(asked: Asked) -> Record | None:
         progress.say("complete already; --force (make: FORCE=1) trains it again")
     elif begun is None:
         raise UserError(f"{folder} has no run.json: {jobs.RESTORE}")
-    return complete
+    return begun, complete
 
 
 def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
