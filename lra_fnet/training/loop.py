@@ -194,7 +194,8 @@ class Loop:
 
     def batches(self, step: int, count: int) -> pipeline.Batch:
         """Returns the training batches of `count` steps, in the room of one dispatch."""
-        return pipeline.dispatch_batches(self.arrays, self.run, self.seed, step, count)
+        sizes = self.run.batch_size, self.run.steps_per_dispatch
+        return pipeline.train_batches(self.arrays, self.seed, step, count, *sizes)
 
     def _finish(self, count: int, table: StepLogs) -> None:
         """Waits for a dispatch, checks its numbers and logs the windows that it completes."""

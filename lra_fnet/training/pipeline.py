@@ -14,7 +14,6 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lra_fnet.errors import UserError
-from lra_fnet.experiment import Run
 from lra_fnet.tasks import Arrays
 
 WHOLE, ROWS = PartitionSpec(), PartitionSpec("data")  # on every device; B over the devices
@@ -50,8 +49,10 @@ def train_batches(
     """Returns the batches of steps step .. step + num_steps, [capacity, B, ...].
 
     Entries beyond num_steps are zeros: all dispatches have one shape, so there is one compiled
-    program.
+    program. The capacity is at least two: XLA drops the indexing of a single batch and then fuses
+    the step differently, which changes the last bits.
     """
+    capacity = max(2, capacity)
     valid = np.ones((capacity, batch_size), bool)  # first: fails at once if no memory holds it
     rows = row_indices(seed, step * batch_size, num_steps * batch_size, len(arrays.labels))
 
@@ -64,16 +65,6 @@ def train_batches(
     numbers[: rows.size] = rows
     columns = take(arrays.values), take(arrays.lengths), take(arrays.labels)
     return Batch(*columns, numbers.reshape(capacity, batch_size), valid)
-
-
-def dispatch_batches(arrays: Arrays, run: Run, seed: int, step: int, num_steps: int) -> Batch:
-    """Returns the batches of steps step .. step + num_steps in the room of one dispatch of a run.
-
-    There is room for at least two: XLA drops the indexing of a single batch and then fuses the step
-    differently, which changes the last bits.
-    """
-    capacity = max(2, run.steps_per_dispatch)
-    return train_batches(arrays, seed, step, num_steps, run.batch_size, capacity)
 
 
 def eval_batches(arrays: Arrays, batch_size: int, devices: int = 1) -> Iterator[Batch]:

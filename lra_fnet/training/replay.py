@@ -1,6 +1,5 @@
 """Trains the first steps of a run again, as `training.loop.Loop` does, and writes nothing."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +31,11 @@ def replay(
       RunFailed: a step needs more memory than is free.
     """
     run = experiment.run
-    batches = functools.partial(pipeline.dispatch_batches, arrays, run, seed)
+
+    def batches(step, count):
+        sizes = run.batch_size, run.steps_per_dispatch
+        return pipeline.train_batches(arrays, seed, step, count, *sizes)
+
     shapes = jax.eval_shape(lambda: batches(0, 1))
     mesh = pipeline.make_mesh(run.batch_size)
     program = Program.compile(experiment, mesh, shapes, seed)

@@ -37,8 +37,7 @@ def test_batches_do_not_depend_on_the_steps_per_dispatch():
 @pytest.mark.parametrize(("steps", "room"), [(1, 2), (2, 2), (5, 5)])
 def test_a_dispatch_has_room_for_two_batches(steps, room):
     """XLA fuses the step of a single one differently, where it optimises."""
-    run = tiny(steps_per_dispatch=steps).run
-    assert pipeline.dispatch_batches(rows(30), run, 0, 0, 1).labels.shape == (room, 4)
+    assert pipeline.train_batches(rows(30), 0, 0, 1, 4, steps).labels.shape == (room, 4)
 
 
 @pytest.mark.parametrize(
