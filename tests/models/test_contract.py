@@ -263,7 +263,6 @@ def noise(y, x, mask, train):
     return y + train * jax.pure_callback(lambda: y.dtype.type(next(NOISE)), jnp.zeros((), y.dtype))
 
 
-SILENT = type("Silent", (Mixer,), {"uses_mask": False, "__module__": __name__})
 BROKEN = [  # and words of the fault
     (HalfParameters, "has a bfloat16 parameter"),
     (broken(lambda y, x, mask, train: y[:, 1:]), "keep the shape"),
@@ -273,7 +272,6 @@ BROKEN = [  # and words of the fault
     (broken(lambda y, x, mask, train: y + y.mean(axis=0, keepdims=True)), "mixes the examples"),
     (broken(lambda y, x, mask, train: y / (1 + mask[0].sum())), "mixes the examples"),
     (broken(lambda y, x, mask, train: y - train * y[:1]), "mixes the examples of a batch in train"),
-    (SILENT, "has no method __call__(x, mask, *, train)"),
     (broken(lambda y, x, mask, train: (y, y)), "keep the shape"),
     (broken(lambda y, x, mask, train: y * x.shape[0]), "depends on the number of examples"),
     (broken(lambda y, x, mask, train: y + x[:, -1:]), "content of padding changes outputs"),
