@@ -263,11 +263,9 @@ def _settle(data: Path | None, source: str | Path | None) -> None:
     Raises:
       UserError: they are not known, as there is no folder of the rows.
     """
-    reference = gin.query_parameter("%TASK")
-    cls = getattr(getattr(reference, "configurable", None), "wrapped", None)
-    if not isinstance(cls, type) or not issubclass(cls, OwnTask):
+    task = gin.get_configurable("TASK/gin.macro")()  # as gin evaluates %TASK
+    if not isinstance(task, OwnTask):
         return
-    task: Task = gin.get_configurable("TASK/gin.macro")()  # as gin evaluates %TASK
     if task.settled and (data is None or not (source or task.folder(data).exists())):
         return
     name = type(task).__name__
