@@ -151,8 +151,7 @@ _SHARED = {
 }
 _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSES
     "coordinator": _text(
-        "for several processes: the host of process 0 and a free port there",
-        metavar="HOST:PORT",
+        "for several processes: the host of process 0 and a free port there", metavar="HOST:PORT"
     ),
     "processes": _number("number of processes"),
     "process": _number("index of this process, from 0"),

@@ -155,10 +155,7 @@ def traits(experiment: Experiment) -> dict[str, Any]:
 
 
 def score_test(
-    score: Callable[..., dict],
-    states: Mapping[str, tuple[int, dict]],
-    data: Prepared,
-    folder: Path,
+    score: Callable[..., dict], states: Mapping[str, tuple[int, dict]], data: Prepared, folder: Path
 ) -> dict[str, dict]:
     """Scores checkpoints on the test split and logs each reading.
 

@@ -307,10 +307,4 @@ def _replay(folder: Path, result: Record, options: Options) -> list[str]:
     return [f"losses of {steps} steps differ by up to {max(off):.1g}"] * any(off)
 
 
-CHECKS = {
-    "result": _result,
-    "config": _config,
-    "data": _data,
-    "code": _code,
-    "replay": _replay,
-}
+CHECKS = {"result": _result, "config": _config, "data": _data, "code": _code, "replay": _replay}
