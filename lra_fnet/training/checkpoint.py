@@ -84,15 +84,14 @@ class Checkpoints:
         Raises:
           UserError: the disk is full or read-only, now or in the save before.
         """
-        begun = time.perf_counter()
+        if kind == "last":
+            self._last_begun = time.perf_counter()
         self.wait()
         path, copy = _path(self.folder, kind), jax.tree.map(jnp.copy, state)
         if hosts.first():
             self._pending = self.writer.submit(_write, path, step, copy, json.dumps(history))
         if wait:
             self.wait()
-        if kind == "last":
-            self._last_begun = begun
 
     def may_save(self) -> bool:
         """Returns whether a due save of the newest state may start: none is in flight or recent."""
