@@ -13,7 +13,6 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress, signals, terminal
-from lra_fnet.run import job as jobs
 from lra_fnet.sweep import files, plan
 from lra_fnet.sweep.files import ENDED, FAILED
 from lra_fnet.sweep.ledger import Ledger, Trial, claim, make_trial
@@ -145,8 +144,6 @@ class _Workers:
                 continue
             if code in STOPPED:  # somebody else stops the trials, so the sweep stops too
                 stop.signal = stop.signal or abs(code) % 128
-            elif code == 2 and jobs.in_use(child.trial.job.folder):
-                continue  # somebody had started the same run by hand: that is the trial now
             elif code < 0:
                 self._ledger.errors[number] = f"killed by signal {-code}"
             elif code:
