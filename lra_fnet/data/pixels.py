@@ -9,7 +9,6 @@ import numpy as np
 from lra_fnet.errors import one_line
 from lra_fnet.machine.progress import say
 
-LARGEST = 2**27  # bytes of a file
 _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")
 _say_once = functools.cache(say)  # in a process
 

@@ -29,7 +29,6 @@ from lra_fnet.machine.progress import Bar
 
 _BLOCK = 2**20  # bytes per read
 _PAUSES = (1, 5, 20)  # seconds before each retry, as long as bytes come
-_LONGEST_LINE = 2**26  # bytes
 DIGESTS = ("facts", "content")  # the quick one first
 _MADE = ("*/*/fingerprint.json", "*/*/*/seed*/run.json")  # by us: prepared sets, and runs
 _LONGEST_NAME = 200  # bytes; most file systems take 255, and an ending is added
@@ -357,13 +356,10 @@ class File:
     def __str__(self):
         return str(self.source) if self.alone else f"{self.source}/{self.path}"
 
-    def read(self, limit: int) -> bytes:
-        """Returns the content; raises a UserError if it has more than `limit` bytes."""
+    def read(self) -> bytes:
+        """Returns the content."""
         with readable(self):
-            content = self._stream.read(limit + 1)
-        if len(content) > limit:
-            raise UserError(f"{self}: expected at most {limit} bytes, got more; get another copy")
-        return content
+            return self._stream.read()
 
     def unpacked(self) -> "File":
         """Returns a gzip file unpacked, under the same name; another file as it is."""
@@ -373,12 +369,9 @@ class File:
         return File(self.source, self.path, stream, alone=self.alone)
 
     def lines(self) -> Iterator[bytes]:
-        """Yields the lines with their line ends; raises a UserError for a line over 64 MiB."""
+        """Yields the lines with their line ends."""
         with readable(self):
-            while line := self._stream.readline(_LONGEST_LINE + 1):
-                if len(line) > _LONGEST_LINE:
-                    raise UserError(f"{self}: expected lines of at most {_LONGEST_LINE} bytes")
-                yield line
+            yield from self._stream
 
 
 def files(source: Path) -> Iterator[File]:
