@@ -31,7 +31,6 @@ _BLOCK = 2**20  # bytes per read
 _PAUSES = (1, 5, 20)  # seconds before each retry, as long as bytes come
 DIGESTS = ("facts", "content")  # the quick one first
 _MADE = ("*/*/fingerprint.json", "*/*/*/seed*/run.json")  # by us: prepared sets, and runs
-_LONGEST_NAME = 200  # bytes; most file systems take 255, and an ending is added
 _UNREACHABLE = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
 _UNREADABLE = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
@@ -73,7 +72,7 @@ def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
     if source is None or not is_url(source):
         return None
     url, name = _url(source), url_name(source)
-    if name in ("", "..") or len(os.fsencode(name)) > _LONGEST_NAME:
+    if name in ("", ".."):
         raise UserError(f"expected a URL that ends with the name of a file, got {url[:200]!r}")
     return None if remote is not None and remote.name == name else url
 
@@ -119,14 +118,14 @@ def given(source: Any, folder: Path) -> str | None:
 
 
 def is_url(source: Any) -> bool:
-    """Returns whether a source is a URL, also one that a Path has changed."""
-    return "://" in _url(source)
+    """Returns whether a source is a URL."""
+    return "://" in str(source)
 
 
 def _url(source: Any) -> str:
     """Returns a source as a URL, with letters outside ASCII and spaces percent-encoded."""
-    url = re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
-    return urllib.parse.quote(url, safe=string.printable.strip()) if "://" in url else url
+    safe = string.printable.strip()
+    return urllib.parse.quote(source, safe=safe) if is_url(source) else str(source)
 
 
 def locate(
@@ -197,11 +196,8 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
                 _download(remote, part, notes, progress)
                 break
             except _UNREACHABLE as error:
-                code = getattr(error, "code", 500)  # of an HTTP error
-                if code == 416:  # no byte comes after those that are kept: they may be too many
-                    part.unlink()
-                    continue
-                if pause is None or code < 500 or _size(part) == before:
+                refused = getattr(error, "code", 500) < 500  # of an HTTP error
+                if pause is None or refused or _size(part) == before:
                     raise UserError(
                         f"{remote} cannot be downloaded ({one_line(error, 100)}): the same command "
                         f"continues after {megabytes(_size(part))}, or name your own with --source"
