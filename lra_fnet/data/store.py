@@ -194,8 +194,7 @@ class Prepared:
 def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path], None]) -> None:
     """Makes a folder whole or not at all, unless it `exists`.
 
-    A second process waits for the first. Leftovers of a killed process are removed; a folder that
-    it had put aside gets its name back.
+    A second process waits for the first. What a killed process left is removed, see `disk.partial`.
 
     Args:
         folder: the folder to make; it is replaced if it is there but does not `exist`.
@@ -210,8 +209,6 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
     lock = folder.parent / ".lock"
     waiting = f"waiting for another process that prepares {folder.parent}"
     with disk.writable(folder, "--data"), disk.lock(lock, waiting):
-        for leftover in folder.parent.glob(f".{folder.name}.*"):
-            disk.remove(leftover)
         if exists():
             return
         with disk.partial(folder) as part:
@@ -503,7 +500,7 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
 
     Raises:
         UserError: naming file and split, if a record cannot be read, or the rows are not those that
-            were written; if the folder holds another set than `prepared`.
+            were written, since the folder holds another set than `prepared`, say.
     """
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
@@ -541,7 +538,6 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
             f"{path}: split {split} cannot be read after {tally.rows} of {rows} rows "
             f"({one_line(error, 100)}): delete {folder} and run the same command again"
         ) from error
-    _check_same(prepared)
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:
