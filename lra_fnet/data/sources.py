@@ -440,11 +440,11 @@ def read_tables(
         parse: turns a line, with its line end, into a row; raises a ValueError for a bad line.
         remedy: what the user should do about a bad file.
         counts: rows that each split must have.
-        header: first line of each file, without its line end.
+        header: first line that a file may have, without its line end.
 
     Raises:
-        UserError: if a file is missing, occurs twice, is empty or has another number of rows; for
-            a bad line (names file, line number and reason).
+        UserError: if a file is missing, occurs twice or has another number of rows; for a bad line
+            (names file, line number and reason).
     """
     pattern = re.escape(name).replace("<name>", "[^.].*")
     pattern = re.compile(pattern.replace(r"\{\}", f"({'|'.join(splits)})"))
@@ -460,18 +460,15 @@ def read_tables(
         places[split] = str(file)
         for number, line in enumerate(file.lines(), start=1):
             try:
-                if number == 1 and header is not None:
-                    if line.rstrip(b"\r\n") != header:
-                        raise ValueError(f"expected the header {header!r}, got {line[:40]!r}")
+                if number == 1 and line.rstrip(b"\r\n") == header:
                     continue
                 row = parse(line)
             except ValueError as error:
                 raise UserError(f"{file}, line {number}: {error}; {remedy}") from None
             yield split, row
             count += 1
-        if count != counts[split] if counts else not count:
-            wanted = f"{counts[split]} rows" if counts else "at least one row"
-            raise UserError(f"{file}: expected {wanted}, got {count}; {remedy}")
+        if counts and count != counts[split]:
+            raise UserError(f"{file}: expected {counts[split]} rows, got {count}; {remedy}")
         if counts and source.is_file() and len(places) == len(splits):
             return
     if missing := [name.format(key) for key, split in splits.items() if split not in places]:
