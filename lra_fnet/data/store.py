@@ -107,11 +107,6 @@ class Prepared:
         """Test rows with the most frequent label, and all test rows."""
         return Counts(max(self.splits["test"]["label_counts"]), self.rows["test"])
 
-    @property
-    def generated(self) -> bool:
-        """Whether no source was read."""
-        return self.digests is None and self.source == "generator"
-
     def check_is_of(self, run: object, fingerprint: str, cure: str) -> None:
         """Raises a UserError that ends in `cure` if a run was trained on other rows."""
         if self.fingerprint != fingerprint:
@@ -130,7 +125,7 @@ class Prepared:
         if url := sources.own_url(source, self.task.remote):
             return url == self.url
         if self.digests is None or sources.is_url(source) or not os.path.exists(source):
-            return not self.generated and self.source == sources.url_name(source)
+            return self.source == sources.url_name(source)
         path, endings, known = Path(source), self.task.endings, self.digests
         return any(known[kind] == sources.digest(path, kind, endings) for kind in sources.DIGESTS)
 
@@ -321,7 +316,9 @@ def verify(prepared: Prepared) -> None:
                 progress.step()
     for name in (read_fingerprint(folder) or {}).get("contents", {}):
         read_file(prepared, name)
-    _compare_with_expected(task, prepared.splits, generated=prepared.generated, warn=True)
+    _compare_with_expected(
+        task, prepared.splits, generated=prepared.source == "generator", warn=True
+    )
 
 
 def read_file(prepared: Prepared, name: str) -> bytes:
