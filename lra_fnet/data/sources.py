@@ -247,7 +247,7 @@ def _check(path: Path, remote: Remote) -> None:
     size, problem = path.stat().st_size, ""
     if remote.size not in (None, size):
         problem = f"{remote.size} bytes, got {size}: the file is incomplete or not the publisher's"
-    elif remote.sha256 and remote.sha256 != (actual := file_sha256(path)):
+    elif remote.sha256 and remote.sha256 != (actual := disk.sha256(path)):
         problem = f"the publisher's sha256 {remote.sha256}, got {actual}"
     if problem:
         raise UserError(f"{path}: expected {problem}; delete it and get {remote} again")
@@ -308,15 +308,9 @@ def digest(source: Path, kind: str, endings: tuple[str, ...] = ("",)) -> str:
         with readable(path):
             facts = path.stat()
             numbers = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
-            fact = file_sha256(path) if kind == "content" else numbers
+            fact = disk.sha256(path) if kind == "content" else numbers
         sha256.update(os.fsencode(path.relative_to(source)) + f"\0{fact}\n".encode())
     return sha256.hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """Returns the sha256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Member(tarfile.TarInfo):

@@ -232,7 +232,7 @@ def make(part: Path, task: Layout, raw: Raw, source: Path | None, url: str | Non
     _compare_with_expected(task, splits, generated=source is None)
     for name, content in raw.files.items():
         disk.replace(part / name, content)
-    contents = {name: sources.file_sha256(part / name) for name in raw.files}
+    contents = {name: disk.sha256(part / name) for name in raw.files}
     record = {
         "schema": 1,
         "task": task.name,
