@@ -24,9 +24,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         begin = 0
         if (asked := self.headers.get("Range")) and self.headers.get("If-Range", tag) == tag:
             begin = int(asked.removeprefix("bytes=").removesuffix("-")) - self.server.shift
-            if begin >= len(content):
-                self.send_error(416)
-                return
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
         else:

@@ -25,10 +25,10 @@ _GIVEN = {
 }
 _TITLE = "the piece shown, or the most frequent one {given}"
 _SEED = 0
-_PLACES = 2**25  # pieces of training rows that are counted: a minute, and 3 GB
+PLACES = 2**25  # pieces of training rows that are counted: a minute, and 3 GB
 
 
-def method(given: Sequence[str], most: int = _PLACES) -> shallow.Method:
+def method(given: Sequence[str]) -> shallow.Method:
     """Returns a method: the piece shown, or the most frequent one between the same neighbours.
 
     Frequencies are those of training rows. If none of them has these neighbours, the piece is what
@@ -36,11 +36,10 @@ def method(given: Sequence[str], most: int = _PLACES) -> shallow.Method:
 
     Args:
         given: the first few of `_GIVEN`, a setting each.
-        most: pieces of training rows that are counted.
     """
 
     def fit(task: Any, train: Arrays) -> shallow.Predict:
-        ids = _ids(task, train.take(slice(max(1, most // task.max_len))))
+        ids = _ids(task, train.take(slice(max(1, PLACES // task.max_len))))
         places = _around(ids)[ids >= task.first_id]
         keys = [_keys(places, task.num_ids, words) for words in given]
         tables = [_most_frequent(key, places[:, 1], task.num_ids) for key in keys]

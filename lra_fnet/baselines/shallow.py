@@ -229,11 +229,8 @@ def pair_counts(task: Any, rows: Arrays) -> np.ndarray:
 
 
 def images(task: Any, rows: Arrays) -> np.ndarray:
-    """Returns square images, values [n, side, side]; pixels that were cut off are black."""
-    size = task.side**2
-    pixels = np.zeros((len(rows.values), size), rows.values.dtype)
-    pixels[:, : task.max_len] = rows.values[:, :size]
-    return pixels.reshape(-1, task.side, task.side)
+    """Returns square images, values [n, side, side], which are never cut."""
+    return rows.values.reshape(-1, task.side, task.side)
 
 
 def block_pixels(task: Any, rows: Arrays) -> np.ndarray:
@@ -281,7 +278,7 @@ def compute(prepared: Prepared) -> list[Shallow]:
 def ensure(prepared: Prepared) -> list[Shallow]:
     """Returns the baselines of a set at the task's length, computed unless they are on disk.
 
-    Says the best one, and whether the results differ from those of data/expected.json.
+    Says the best one.
 
     Raises:
         UserError: if a split cannot be read.
@@ -300,13 +297,6 @@ def ensure(prepared: Prepared) -> list[Shallow]:
     for best in leaders(results):
         right = f"{best.test.accuracy:.2f} % of the {best.of} of test"
         say(f"best shallow baseline: {best.method}, {right}")
-    wanted = known(task.name, prepared.fingerprint, task.max_len)
-    if wanted and wanted != [dataclasses.replace(one, correct_bits=None) for one in results]:
-        say(
-            f"{prepared.folder}: other shallow baselines than in data/expected.json, whose best "
-            f"one has {wanted[0].test.correct} of {wanted[0].test.count} test rows right: another "
-            "version of NumPy may round differently"
-        )
     return results
 
 

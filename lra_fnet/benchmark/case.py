@@ -106,12 +106,10 @@ def plan(
 
     Raises:
       UserError: a model or binding is unknown, the binding of a row is one of the batch or the
-        length, a length is missing or does not divide the tokens, or the task has no such program.
+        length, or a length is missing or does not divide the tokens.
     """
     if not lengths and (needy := [what for what in whats if what != "mixing"]):
         raise UserError(f"--what {','.join(needy)} needs --lengths, for example --lengths 512,1024")
-    if shared.task == "corpus" and whats != ["pretrain"]:
-        raise UserError("the task corpus is for pre-training: give --what pretrain")
     if min(lengths, default=1) < 1:
         raise UserError(f"--lengths expects positive numbers, got {min(lengths)}")
     if unequal := [length for length in lengths or [MIXING_LENGTH] if shared.tokens % length]:

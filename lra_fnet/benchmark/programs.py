@@ -32,7 +32,7 @@ class Timed:
     products: Counter[Product]
 
 
-def train(built: Experiment) -> Timed:
+def train(built: Experiment) -> tuple[Timed]:
     """Returns the update of a run, one step per call."""
     batches = random_batches(built)
     program = step.Program.compile(built, pipeline.make_mesh(built.run.batch_size), batches)
@@ -45,16 +45,16 @@ def train(built: Experiment) -> Timed:
         state, logs = program.steps(state, batches, 1)
         return jax.block_until_ready(logs)
 
-    return Timed(call, *counted)
+    return (Timed(call, *counted),)
 
 
-def infer(built: Experiment) -> Timed:
+def infer(built: Experiment) -> tuple[Timed]:
     """Returns the logits of a batch, without dropout."""
     mesh = pipeline.make_mesh(built.run.batch_size)
     batch = jax.tree.map(lambda x: x[0], random_batches(built))
     variables = jax.device_put(built.init(0), NamedSharding(mesh, pipeline.WHOLE))
     rows = jax.device_put(batch, NamedSharding(mesh, pipeline.ROWS))
-    return _timed(score.outputs_of(built.objective, mesh), (variables, rows))
+    return (_timed(score.outputs_of(built.objective, mesh), (variables, rows)),)
 
 
 def mixing(built: Experiment) -> tuple[Timed, Timed]:
@@ -155,8 +155,7 @@ class Measured:
         makers = {"train": train, "pretrain": train, "infer": infer}
         makers |= {"mixing": mixing, "definition": definition}
         self.side = cell.side
-        programs = makers[cell.what if cell.side == "ours" else cell.side](built)
-        self.programs = programs if isinstance(programs, tuple) else (programs,)
+        self.programs = makers[cell.what if cell.side == "ours" else cell.side](built)
         memory.forget_peak()  # the compiler's, which no program needs
         for program in self.programs:
             program.call()

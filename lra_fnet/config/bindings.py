@@ -36,7 +36,6 @@ def normalise(text: str) -> str:
         try:
             parsed = literal(value)
             if "{" not in value:  # a set has no order
-                literal(repr(parsed))  # an infinite number has no literal
                 value = repr(parsed)
         except ValueError:
             if duration := DURATION.fullmatch(value):

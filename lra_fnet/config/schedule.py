@@ -11,12 +11,11 @@ _LENGTH, _WARMUP, _CYCLE = "Run.num_steps", "Optimizer.warmup", "Optimizer.steps
 # them. The length comes first: shares refer to it.
 _STEPS = (_LENGTH, "Run.eval_every", "Run.save_every", "Run.log_every")
 _STEPS += (_WARMUP, _CYCLE, "Optimizer.steps_per_decay")
-_READ = {*_STEPS, "Run.batch_size", "Optimizer.factors"}
 
 
 def steps(
     files: Sequence[Mapping[str, Any]],
-    overrides: Mapping[str, Any],
+    overrides: dict[str, Any],
     rows: Callable[[], int],
     stage: Callable[[int], int],
 ) -> dict[str, Any]:
@@ -37,18 +36,17 @@ def steps(
     given: dict[str, Any] = {}
     now: dict[str, Any] = {}
     for bound in files:
-        given |= {name: value for name, value in bound.items() if name in _READ}
+        given |= bound
         now = _follow(now, _count(given, rows), _fixed(given, bound))
         given = now | _durations(given)
-    last = {name: value for name, value in overrides.items() if name in _READ}
     kept = _durations(given)
-    if _decays(given | last):  # an override of the length scales the whole schedule
+    if _decays(given | overrides):  # an override of the length scales the whole schedule
         kept = {name: text for name, text in kept.items() if name.startswith("Run.")}
-    given = now | kept | last
+    given = now | kept | overrides
     before, now = now, _count(given, rows)
-    fixed = _fixed(given, last)
+    fixed = _fixed(given, overrides)
     now = _follow(before, now, fixed)
-    turned_on = "Optimizer.factors" in last and not _scales(before)
+    turned_on = "Optimizer.factors" in overrides and not _scales(before)
     if turned_on and _CYCLE not in fixed and _scales({_CYCLE: 0} | now):
         now[_CYCLE] = max(1, now[_LENGTH] - now[_WARMUP])  # the decay ends with the run
     if _is_count(now.get(_LENGTH)) and now[_LENGTH]:

@@ -1,7 +1,6 @@
 """Imports the user's modules, and knows which a run uses and the hash of each of their files."""
 
 import ast
-import hashlib
 import importlib.util
 import inspect
 import re
@@ -14,6 +13,7 @@ from typing import Any
 import gin
 
 from lra_fnet.errors import UserError, one_line
+from lra_fnet.machine import disk
 
 # By import (see `_key`), the path of each of its files and the SHA-256 that it had, by module.
 _imported: dict[str, dict[str, tuple[Path, str]]] = {}
@@ -41,9 +41,9 @@ def import_modules(names: Iterable[str]) -> None:
     for name in names:
         if _key(name) not in _imported:
             files = _import(name)
-            _imported[_key(name)] = {m: (path, _sha256(path)) for m, path in files.items()}
+            _imported[_key(name)] = {m: (path, disk.sha256(path)) for m, path in files.items()}
         for path, digest in _imported[_key(name)].values():
-            if not path.is_file() or _sha256(path) != digest:
+            if not path.is_file() or disk.sha256(path) != digest:
                 raise UserError(f"{path} has changed since it was imported: restart Python")
 
 
@@ -145,7 +145,3 @@ def _registers(module: str) -> bool:
             if any(_home(cls) == name for cls in classes):
                 return True
     return False
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -22,10 +22,6 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
 
 _MOST_CLASSES = 1000
-# Unicode's default-ignorable characters that Python calls printable, and the empty Braille pattern.
-_UNSEEN = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
 _QUOTES = " \"'`\u00b4\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a"
 NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -53,7 +49,7 @@ def named(folders: Iterable[str], file: str = "") -> str | None:
 def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple[str, ...]:
     """Returns the labels of a source, sorted; whole numbers by value.
 
-    Prints them escaped, and names those that look alike.
+    Prints them, and names those that look alike.
 
     Args:
         source: named in errors and in what is printed.
@@ -66,9 +62,9 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
     numbers = all(re.fullmatch(r"-?\d{1,18}", label) for label in found)
     labels = sorted(found, key=lambda label: (int(label) if numbers else 0, label))
     names = tuple(given or labels)
-    shown = ", ".join(map(_escaped, names[:10]))
+    shown = ", ".join(repr(name[:40]) for name in names[:10])
     if unknown := [label for label in labels if label not in names]:
-        raise UserError(f"{source}: expected the labels {shown}, got {_escaped(unknown[0])}")
+        raise UserError(f"{source}: expected the labels {shown}, got {unknown[0]!r:.50}")
     if not 2 <= len(labels) <= _MOST_CLASSES:
         raise UserError(
             f"{source}: expected 2 to {_MOST_CLASSES:,} labels, got {len(labels):,}: {shown}"
@@ -83,12 +79,8 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
 
 def _seen(label: str) -> str:
     """Returns what a reader sees of a label, whatever its case, width and quotation marks."""
-    text = _UNSEEN.sub("", unicodedata.normalize("NFKC", label).casefold())
+    text = unicodedata.normalize("NFKC", label).casefold()
     return "".join(filter(str.isprintable, text)).strip(_QUOTES)
-
-
-def _escaped(label: str) -> str:
-    return ascii(label[:40]) if _UNSEEN.search(label) else repr(label[:40])
 
 
 class Repeats:
@@ -181,7 +173,7 @@ class Division:
         _, labels, splits = self._repeats.columns()
         rows, trained = {*splits.tolist()}, {*labels[splits == 0].tolist()}
         empty = [split for i, split in enumerate(SPLITS) if i not in rows]
-        empty += [_escaped(x) for i, x in enumerate(self._labels) if i not in trained]
+        empty += [repr(x)[:50] for i, x in enumerate(self._labels) if i not in trained]
         if empty:
             raise UserError(f"{self._source}: no (training) rows of {empty[0]}: give more rows")
         return {"split_by": "sha256 of the content" if self._by_content else "name", **facts}

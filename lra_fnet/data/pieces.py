@@ -25,7 +25,7 @@ SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
 VOCABULARY = "vocabulary.model"  # SentencePiece's file in the folder of a set
 VALUE_IS = f"the id of a piece in {VOCABULARY}, minus 1"
 LONGEST = 1000  # characters of a sentence for the vocabulary; the rest of it is left out
-NAME = r"v([1-9]\d{0,8})_([1-9]\d{0,8})"  # of a set: pieces of the vocabulary and of a row
+NAME = r"v([1-9]\d{0,8})_([1-9]\d{1,8})"  # of a set: pieces of the vocabulary and of a row
 
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _SENTENCES = re.compile(r"\n+|(?<=[.!?])\s+")

@@ -1,17 +1,11 @@
 """PNG and JPEG images as pixels."""
 
-import functools
 import io
 import math
 
 import numpy as np
 
 from lra_fnet.errors import one_line
-from lra_fnet.machine.progress import say
-
-LARGEST = 2**27  # bytes of a file
-_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")
-_say_once = functools.cache(say)  # in a process
 
 
 def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.ndarray:
@@ -33,15 +27,13 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
     import PIL.Image  # late: only preparing and predicting need it
     import PIL.ImageOps
 
-    if content.startswith(b"\x89PNG") and content[24:25] == b"\x10":  # bits of a PNG
-        _say_once("images of 16 bits a colour: the upper eight are read")
     try:
         with PIL.Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
             if image.mode == "I;16":  # as Pillow reads colours of 16 bits
                 image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             image = PIL.ImageOps.exif_transpose(image)
-            if (image.size != (side, side) and not resize) or image.mode not in _MODES:
-                raise ValueError(f"{image.size} pixels of mode {image.mode}")
+            if image.size != (side, side) and not resize:
+                raise ValueError(f"{image.size} pixels")
             rgba = image.convert("RGBA")
             white = PIL.Image.new("RGBA", rgba.size, "white")  # behind transparent pixels
             rgb = PIL.Image.alpha_composite(white, rgba).convert("RGB")

@@ -29,10 +29,8 @@ from lra_fnet.machine.progress import Bar
 
 _BLOCK = 2**20  # bytes per read
 _PAUSES = (1, 5, 20)  # seconds before each retry, as long as bytes come
-_LONGEST_LINE = 2**26  # bytes
 DIGESTS = ("facts", "content")  # the quick one first
 _MADE = ("*/*/fingerprint.json", "*/*/*/seed*/run.json")  # by us: prepared sets, and runs
-_LONGEST_NAME = 200  # bytes; most file systems take 255, and an ending is added
 _UNREACHABLE = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
 _UNREADABLE = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
@@ -74,7 +72,7 @@ def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
     if source is None or not is_url(source):
         return None
     url, name = _url(source), url_name(source)
-    if name in ("", "..") or len(os.fsencode(name)) > _LONGEST_NAME:
+    if name in ("", ".."):
         raise UserError(f"expected a URL that ends with the name of a file, got {url[:200]!r}")
     return None if remote is not None and remote.name == name else url
 
@@ -120,14 +118,14 @@ def given(source: Any, folder: Path) -> str | None:
 
 
 def is_url(source: Any) -> bool:
-    """Returns whether a source is a URL, also one that a Path has changed."""
-    return "://" in _url(source)
+    """Returns whether a source is a URL."""
+    return "://" in str(source)
 
 
 def _url(source: Any) -> str:
     """Returns a source as a URL, with letters outside ASCII and spaces percent-encoded."""
-    url = re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
-    return urllib.parse.quote(url, safe=string.printable.strip()) if "://" in url else url
+    safe = string.printable.strip()
+    return urllib.parse.quote(source, safe=safe) if is_url(source) else str(source)
 
 
 def locate(
@@ -198,11 +196,8 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
                 _download(remote, part, notes, progress)
                 break
             except _UNREACHABLE as error:
-                code = getattr(error, "code", 500)  # of an HTTP error
-                if code == 416:  # no byte comes after those that are kept: they may be too many
-                    part.unlink()
-                    continue
-                if pause is None or code < 500 or _size(part) == before:
+                refused = getattr(error, "code", 500) < 500  # of an HTTP error
+                if pause is None or refused or _size(part) == before:
                     raise UserError(
                         f"{remote} cannot be downloaded ({one_line(error, 100)}): the same command "
                         f"continues after {megabytes(_size(part))}, or name your own with --source"
@@ -252,7 +247,7 @@ def _check(path: Path, remote: Remote) -> None:
     size, problem = path.stat().st_size, ""
     if remote.size not in (None, size):
         problem = f"{remote.size} bytes, got {size}: the file is incomplete or not the publisher's"
-    elif remote.sha256 and remote.sha256 != (actual := file_sha256(path)):
+    elif remote.sha256 and remote.sha256 != (actual := disk.sha256(path)):
         problem = f"the publisher's sha256 {remote.sha256}, got {actual}"
     if problem:
         raise UserError(f"{path}: expected {problem}; delete it and get {remote} again")
@@ -313,15 +308,9 @@ def digest(source: Path, kind: str, endings: tuple[str, ...] = ("",)) -> str:
         with readable(path):
             facts = path.stat()
             numbers = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
-            fact = file_sha256(path) if kind == "content" else numbers
+            fact = disk.sha256(path) if kind == "content" else numbers
         sha256.update(os.fsencode(path.relative_to(source)) + f"\0{fact}\n".encode())
     return sha256.hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """Returns the sha256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Member(tarfile.TarInfo):
@@ -357,13 +346,10 @@ class File:
     def __str__(self):
         return str(self.source) if self.alone else f"{self.source}/{self.path}"
 
-    def read(self, limit: int) -> bytes:
-        """Returns the content; raises a UserError if it has more than `limit` bytes."""
+    def read(self) -> bytes:
+        """Returns the content."""
         with readable(self):
-            content = self._stream.read(limit + 1)
-        if len(content) > limit:
-            raise UserError(f"{self}: expected at most {limit} bytes, got more; get another copy")
-        return content
+            return self._stream.read()
 
     def unpacked(self) -> "File":
         """Returns a gzip file unpacked, under the same name; another file as it is."""
@@ -373,12 +359,9 @@ class File:
         return File(self.source, self.path, stream, alone=self.alone)
 
     def lines(self) -> Iterator[bytes]:
-        """Yields the lines with their line ends; raises a UserError for a line over 64 MiB."""
+        """Yields the lines with their line ends."""
         with readable(self):
-            while line := self._stream.readline(_LONGEST_LINE + 1):
-                if len(line) > _LONGEST_LINE:
-                    raise UserError(f"{self}: expected lines of at most {_LONGEST_LINE} bytes")
-                yield line
+            yield from self._stream
 
 
 def files(source: Path) -> Iterator[File]:
@@ -451,11 +434,11 @@ def read_tables(
         parse: turns a line, with its line end, into a row; raises a ValueError for a bad line.
         remedy: what the user should do about a bad file.
         counts: rows that each split must have.
-        header: first line of each file, without its line end.
+        header: first line that a file may have, without its line end.
 
     Raises:
-        UserError: if a file is missing, occurs twice, is empty or has another number of rows; for
-            a bad line (names file, line number and reason).
+        UserError: if a file is missing, occurs twice or has another number of rows; for a bad line
+            (names file, line number and reason).
     """
     pattern = re.escape(name).replace("<name>", "[^.].*")
     pattern = re.compile(pattern.replace(r"\{\}", f"({'|'.join(splits)})"))
@@ -471,18 +454,15 @@ def read_tables(
         places[split] = str(file)
         for number, line in enumerate(file.lines(), start=1):
             try:
-                if number == 1 and header is not None:
-                    if line.rstrip(b"\r\n") != header:
-                        raise ValueError(f"expected the header {header!r}, got {line[:40]!r}")
+                if number == 1 and line.rstrip(b"\r\n") == header:
                     continue
                 row = parse(line)
             except ValueError as error:
                 raise UserError(f"{file}, line {number}: {error}; {remedy}") from None
             yield split, row
             count += 1
-        if count != counts[split] if counts else not count:
-            wanted = f"{counts[split]} rows" if counts else "at least one row"
-            raise UserError(f"{file}: expected {wanted}, got {count}; {remedy}")
+        if counts and count != counts[split]:
+            raise UserError(f"{file}: expected {counts[split]} rows, got {count}; {remedy}")
         if counts and source.is_file() and len(places) == len(splits):
             return
     if missing := [name.format(key) for key, split in splits.items() if split not in places]:

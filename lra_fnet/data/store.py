@@ -107,11 +107,6 @@ class Prepared:
         """Test rows with the most frequent label, and all test rows."""
         return Counts(max(self.splits["test"]["label_counts"]), self.rows["test"])
 
-    @property
-    def generated(self) -> bool:
-        """Whether no source was read."""
-        return self.digests is None and self.source == "generator"
-
     def check_is_of(self, run: object, fingerprint: str, cure: str) -> None:
         """Raises a UserError that ends in `cure` if a run was trained on other rows."""
         if self.fingerprint != fingerprint:
@@ -130,7 +125,7 @@ class Prepared:
         if url := sources.own_url(source, self.task.remote):
             return url == self.url
         if self.digests is None or sources.is_url(source) or not os.path.exists(source):
-            return not self.generated and self.source == sources.url_name(source)
+            return self.source == sources.url_name(source)
         path, endings, known = Path(source), self.task.endings, self.digests
         return any(known[kind] == sources.digest(path, kind, endings) for kind in sources.DIGESTS)
 
@@ -194,8 +189,7 @@ class Prepared:
 def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path], None]) -> None:
     """Makes a folder whole or not at all, unless it `exists`.
 
-    A second process waits for the first. Leftovers of a killed process are removed; a folder that
-    it had put aside gets its name back.
+    A second process waits for the first. What a killed process left is removed, see `disk.partial`.
 
     Args:
         folder: the folder to make; it is replaced if it is there but does not `exist`.
@@ -210,8 +204,6 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
     lock = folder.parent / ".lock"
     waiting = f"waiting for another process that prepares {folder.parent}"
     with disk.writable(folder, "--data"), disk.lock(lock, waiting):
-        for leftover in folder.parent.glob(f".{folder.name}.*"):
-            disk.remove(leftover)
         if exists():
             return
         with disk.partial(folder) as part:
@@ -240,7 +232,7 @@ def make(part: Path, task: Layout, raw: Raw, source: Path | None, url: str | Non
     _compare_with_expected(task, splits, generated=source is None)
     for name, content in raw.files.items():
         disk.replace(part / name, content)
-    contents = {name: sources.file_sha256(part / name) for name in raw.files}
+    contents = {name: disk.sha256(part / name) for name in raw.files}
     record = {
         "schema": 1,
         "task": task.name,
@@ -324,7 +316,9 @@ def verify(prepared: Prepared) -> None:
                 progress.step()
     for name in (read_fingerprint(folder) or {}).get("contents", {}):
         read_file(prepared, name)
-    _compare_with_expected(task, prepared.splits, generated=prepared.generated, warn=True)
+    _compare_with_expected(
+        task, prepared.splits, generated=prepared.source == "generator", warn=True
+    )
 
 
 def read_file(prepared: Prepared, name: str) -> bytes:
@@ -503,7 +497,7 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
 
     Raises:
         UserError: naming file and split, if a record cannot be read, or the rows are not those that
-            were written; if the folder holds another set than `prepared`.
+            were written, since the folder holds another set than `prepared`, say.
     """
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
@@ -541,7 +535,6 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
             f"{path}: split {split} cannot be read after {tally.rows} of {rows} rows "
             f"({one_line(error, 100)}): delete {folder} and run the same command again"
         ) from error
-    _check_same(prepared)
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:

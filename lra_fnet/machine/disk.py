@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import hashlib
 import json
 import os
 import platform
@@ -154,6 +155,12 @@ def _read(path: Path, parse: Callable[[str], Any], cure: str = "move it away") -
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}): {cure}") from None
+
+
+def sha256(path: Path) -> str:
+    """Returns the sha256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

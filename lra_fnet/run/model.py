@@ -361,7 +361,7 @@ def read_export(folder: Path) -> tuple[Export, Record] | None:
         raise UserError(f"{folder / CONFIG} cannot be read ({error}): export it again") from None
     for name, sha256 in export.files.items():
         file = folder / Path(name).name
-        if not file.is_file() or sources.file_sha256(file) != sha256:
+        if not file.is_file() or disk.sha256(file) != sha256:
             raise UserError(f"{file} is not the file that was exported: export the run again")
     return export, result
 

@@ -63,10 +63,8 @@ class Csv(OwnTask):
         """Returns the task with the labels and the number of texts of its prepared set.
 
         Raises:
-            UserError: it has others.
+            UserError: it has other labels.
         """
-        if self.texts not in (0, details["texts"]):
-            raise UserError(f"csv: expected {self.texts} texts in a row, got {details['texts']}")
         return dataclasses.replace(super().settle(details), texts=details["texts"])
 
     def raw(self, source: Path | None, jobs: int) -> Raw:

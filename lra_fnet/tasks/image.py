@@ -110,7 +110,7 @@ def read(source: Path) -> tuple[np.ndarray, np.ndarray]:
         for file in sources.files(source):
             if (name := file.path.name) not in TRAIN + TEST:
                 continue
-            content = file.read(BATCH_ROWS * width)
+            content = file.read()
             if len(content) != BATCH_ROWS * width:
                 raise UserError(f"{file}: expected {BATCH_ROWS * width} bytes, got {len(content)}")
             batches[name] = np.frombuffer(content, np.uint8).reshape(BATCH_ROWS, width)

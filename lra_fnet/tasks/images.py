@@ -93,7 +93,7 @@ class Images(OwnTask, PixelTask):
 
     def _pixels(self, file: sources.File) -> list[np.ndarray]:
         try:
-            return [self.encode(file.read(pixels.LARGEST))]
+            return [self.encode(file.read())]
         except ValueError as error:
             raise UserError(f"{file}: {error}: convert it, or remove it") from None
 

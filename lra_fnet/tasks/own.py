@@ -32,12 +32,7 @@ class OwnTask(Task):
 
     def __post_init__(self):
         super().__post_init__()
-        labels = tuple(map(str, self.labels))
-        if isinstance(self.labels, str) or len({*labels}) < len(labels):
-            raise UserError(
-                f"{self.name}: expected different labels as ('no', 'yes'), got {self.labels!r}"
-            )
-        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "labels", tuple(map(str, self.labels)))
 
     @property
     def num_classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -10,8 +10,6 @@ from lra_fnet.machine import disk
 from lra_fnet.machine.progress import say
 from lra_fnet.tasks.task import PixelTask, Task, make
 
-SHEET = "contact_sheet.png"  # examples of a set of images, in the folder above the set's
-
 
 def prepare(
     task: Task,
@@ -102,7 +100,7 @@ def illustrate(prepared: Prepared) -> Path | None:
     Returns:
         The file, next to the set; None for a task whose rows are no images.
     """
-    task, path = prepared.task, prepared.folder.parent / SHEET
+    task, path = prepared.task, prepared.folder.parent / "contact_sheet.png"
     if not isinstance(task, PixelTask):
         return None
     if path.exists() and path.stat().st_mtime >= prepared.folder.stat().st_mtime:

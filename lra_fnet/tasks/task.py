@@ -39,7 +39,6 @@ from lra_fnet.settings import Least, at_least, check_settings
 if TYPE_CHECKING:
     import jax
 
-_LARGEST_VOCABULARY = 2**16 + 1  # the largest value of two bytes is vocab_size - 2
 REGISTRY: dict[str, type["Task"]] = {}  # every task whose module has been imported, by name
 
 
@@ -118,7 +117,8 @@ class Task(abc.ABC):
         if len(self.class_names) != self.num_classes:
             raise ValueError(f"{self.name}: expected {self.num_classes} label_names")
         if self.settled:
-            at_least(f"{self.name}: vocab_size", self.vocab_size, 2, 257, _LARGEST_VOCABULARY + 1)
+            # The largest value, vocab_size - 2, has two bytes.
+            at_least(f"{self.name}: vocab_size", self.vocab_size, 2, 257, below=2**16 + 2)
 
     @property
     def needs_source(self) -> bool:

@@ -62,11 +62,11 @@ def test_pieces_are_hidden_by_berts_rules():
 
 
 @pytest.mark.parametrize("most", [None, 50])
-def test_counting_neighbours_equals_a_loop(most):
+def test_counting_neighbours_equals_a_loop(most, monkeypatch):
     train, asked = rows(200), masked.ask(TASK, rows(60, seed=2))
-    given = [setting["given"] for setting in masked.NEIGHBOURS.settings]
-    method = masked.method(given, most * TASK.max_len) if most else masked.NEIGHBOURS
-    predicted = method.fit(TASK, train)(asked)
+    if most:
+        monkeypatch.setattr(masked, "PLACES", most * TASK.max_len)
+    predicted = masked.NEIGHBOURS.fit(TASK, train)(asked)
     tables = [{} for _ in range(4)]
     for text in texts(train)[:most]:
         for i, piece in enumerate(text):

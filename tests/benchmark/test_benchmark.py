@@ -104,7 +104,6 @@ def test_user_code_reaches_a_cell():
         ("--models fnet --lengths 16 --set Encoder.pooling='cls'", "0 x 16, got 0 x 17"),
         ("--models fnet --lengths 16 --tokens 64 --set Run.batch_size=2", "4 x 16, got 2 x 16"),
         ("--models fnet --lengths 16 --runs file", "--runs"),
-        ("--models fnet --lengths 128 --task corpus --preset cpu-pretrain", "--what pretrain"),
     ],
 )
 def test_a_mistake_is_refused_before_anything_is_measured(words, fragment, command, tmp_path):

@@ -6,7 +6,6 @@ import lzma
 import os
 import tarfile
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,7 +97,7 @@ def test_wrong_size_or_sha256_fails_with_one_line(size, sha256, words, served, t
 
 
 def contents(source):
-    return {str(file.path): file.read(2**22) for file in sources.files(source)}
+    return {str(file.path): file.read() for file in sources.files(source)}
 
 
 MEMBERS = {"a/2.txt": b"two\nlines\n", "a/1.txt": b"", "b.bin": CONTENT[:100_000]}
@@ -172,11 +171,10 @@ def test_hidden_files_are_skipped_and_links_followed_but_for_loops(tmp_path):
 
 def test_url_of_the_same_name_is_a_mirror_and_must_have_the_publishers_sha256(served, tmp_path):
     official = Remote("https://example.org/data/raw.bin", len(CONTENT), SHA256)
-    for number, kind in enumerate((str, Path)):  # a Path merges the slashes of a URL
-        path = sources.locate(kind(f"{served.url}raw.bin"), official, tmp_path / str(number))
-        assert path.read_bytes() == CONTENT
+    path = sources.locate(f"{served.url}raw.bin", official, tmp_path)
+    assert path.read_bytes() == CONTENT
     (tmp_path / "served" / "raw.bin").write_bytes(CONTENT[::-1])
-    kept = sources.locate(f"{served.url}raw.bin", official, tmp_path / "0", force=True)
+    kept = sources.locate(f"{served.url}raw.bin", official, tmp_path, force=True)
     assert kept.read_bytes() == CONTENT
     with pytest.raises(UserError, match="expected the publisher's sha256"):
         sources.locate(f"{served.url}raw.bin", official, tmp_path / "downloads")
@@ -227,6 +225,6 @@ def test_a_source_that_is_not_read_is_named(make, fragment, tmp_path):
 
 
 def test_a_url_must_end_with_a_name(tmp_path):
-    for url in ("http://a.org/", "http://a.org/..", f"http://a.org/{'x' * 300}"):
+    for url in ("http://a.org/", "http://a.org/.."):
         with pytest.raises(UserError, match="ends with the name of a file"):
             sources.locate(url, None, tmp_path)

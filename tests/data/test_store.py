@@ -289,13 +289,10 @@ def test_verify_finds_rows_that_were_exchanged(tmp_path):
 
 
 def test_a_set_that_was_made_anew_is_not_read_as_the_old_one(tmp_path):
-    """By a process that opened it before, at its first and at its last row."""
+    """By a process that opened it before."""
     old = tasks.prepare(TOY, tmp_path)
-    begun = store.read(old, "train")
-    next(begun)
     tasks.prepare(task(raw=turned), tmp_path, force=True)
-    reads = (lambda: list(begun), lambda: next(store.read(old, "test")), lambda: old.arrays("test"))
-    for read in reads:
+    for read in (lambda: next(store.read(old, "test")), lambda: old.arrays("test")):
         with pytest.raises(UserError, match=f"made anew .*{old.fingerprint[:8]}"):
             read()
 

@@ -65,7 +65,7 @@ def test_special_pieces_have_their_ids(prepared):
     model = vocabulary(prepared)
     assert model.get_piece_size() == 44 == prepared.task.vocab_size
     pieces = [model.id_to_piece(number) for number in (0, corpus.CLS, corpus.SEP, corpus.MASK)]
-    assert pieces == ["<pad>", *corpus.SPECIAL]
+    assert pieces == ["<pad>", "[CLS]", "[SEP]", "[MASK]"]
     assert corpus.CLS not in model.encode("[CLS]")  # a text cannot write them
 
 
@@ -173,6 +173,7 @@ def with_vocabulary(**options):
         ({"a.jsonl": b'{"text": "a\\u0000"}'}, NAME, "line 1: .*zero byte"),
         ({"a.txt": b"A. B.", "b.txt.gz": b"no gzip"}, NAME, r"raw/b\.txt\.gz is damaged"),
         ({"a.txt": b"A. B."}, NAME, "v<pieces>_<length>"),
+        (DOCUMENTS, "v5_32", "no vocabulary of 5 pieces"),
         (DOCUMENTS, "v20_32", "no vocabulary of 20 pieces"),
         (DOCUMENTS, "v9000_32", "no vocabulary of 9,000 pieces"),
         (DOCUMENTS | {corpus.VOCABULARY: b"x"}, NAME, "vocabulary.model is damaged"),
@@ -189,18 +190,17 @@ def test_a_mistake_in_texts_fails_with_one_line(files, name, fragment, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "length", "fragment"),
+    ("name", "fragment"),
     [
-        ("full", None, "v8000_128"),
-        ("v8000_0128", None, "unknown data set"),
-        ("v70000_128", None, "below 65538, got 70000"),
-        ("v8000_128", 64, "max_len = 128, got 64"),
-        ("v8000_7", None, "at least 8 pieces"),
+        ("full", "v8000_128"),
+        ("v8000_0128", "unknown data set"),
+        ("v70000_128", "below 65538, got 70000"),
+        ("v8000_7", "at least 10"),
     ],
 )
-def test_names_of_sets_are_two_numbers_in_their_limits(name, length, fragment):
+def test_names_of_sets_are_two_numbers_in_their_limits(name, fragment):
     with pytest.raises(UserError, match=fragment):
-        tasks.make("corpus", name, length)
+        tasks.make("corpus", name)
 
 
 def test_missing_library_fails_with_one_line(tmp_path, monkeypatch):

@@ -152,7 +152,7 @@ def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_pat
     assert task.raw(path, 1).details["labels"][:2] == ["9", "-2"]
 
 
-ALIKE = ["ham\u200b", "Ham", '"ham"', "\u201eham\u201c", "ham\ufe0f", "\uff48am"]
+ALIKE = ["ham\u200b", "Ham", '"ham"', "\u201eham\u201c", "\uff48am"]
 
 
 @pytest.mark.parametrize("other", ALIKE)
@@ -208,18 +208,22 @@ def test_line_breaks_are_texts_where_they_cannot_be_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "fragment"),
+    ("labels", "fragment"),
     [
-        ({"labels": ("yes", "yes", "no")}, "'yes', 'yes', 'no'"),
-        ({"labels": "yes"}, "'yes'"),
-        ({"config": "n" * 201}, "nnn"),
-        ({"config": 7}, "7"),
-        ({"config": "../x"}, "'../x'"),
+        (("ham", "spam", "spam"), "rows of 'spam'"),
+        ("ham", "expected the labels 'h', 'a', 'm', got 'ham'"),
+        (("ham", "eggs"), "expected the labels 'ham', 'eggs', got 'spam'"),
     ],
 )
-def test_a_mistake_in_a_setting_fails_with_one_line(fields, fragment):
+def test_labels_in_an_order_are_each_label_of_the_table_once(table, tmp_path, labels, fragment):
     with pytest.raises(UserError, match=fragment):
-        csv_table.Csv(**{"config": "full", "max_len": 9} | fields)
+        tasks.prepare(csv_table.Csv("full", 9, labels=labels), tmp_path, table)
+
+
+@pytest.mark.parametrize("name", ["n" * 201, 7, "../x"])
+def test_the_name_of_a_set_is_short_and_of_letters(name):
+    with pytest.raises(UserError, match=str(name)):
+        csv_table.Csv(name, 9)
 
 
 def test_a_changed_table_is_an_error_until_it_is_prepared_anew(tmp_path):

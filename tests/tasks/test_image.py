@@ -189,7 +189,7 @@ def without(name):
         (lambda folder: folder.mkdir(), r"expected data_batch_1.bin"),
         (without("data_batch_3.bin"), "found no data_batch_3.bin"),
         (changed(-1, b""), "test_batch.bin: expected 61460 bytes, got 61459"),
-        (changed(61460, b"x"), "test_batch.bin: expected at most 61460 bytes"),
+        (changed(61460, b"x"), "test_batch.bin: expected 61460 bytes, got 61461"),
         (changed(1, b"\x00"), "other pixels"),
         (changed(7 * 3073, b"\x0a"), "a label below 10"),
     ],

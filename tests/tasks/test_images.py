@@ -10,7 +10,6 @@ import pytest
 from PIL import Image, ImageDraw
 
 from lra_fnet import experiment, tasks
-from lra_fnet.data import pixels
 from lra_fnet.errors import UserError
 from lra_fnet.run import job
 from lra_fnet.testing import check_task
@@ -117,9 +116,8 @@ def test_an_image_is_turned_upright_flattened_and_resized(image, want, options):
 
 
 @pytest.mark.parametrize(("kind", "planes"), [(0, 1), (4, 2), (2, 3)])
-def test_the_upper_bits_of_16_are_read_and_said_once(kind, planes, capfd):
+def test_the_upper_bits_of_16_are_read(kind, planes):
     """A PNG of gray, of gray with alpha (opaque), and of three equal colours."""
-    pixels._say_once.cache_clear()
     colours = np.repeat(DEEP[..., None], planes, 2)
     colours[..., 1:] |= 0xFFFF * (kind == 4)
     lines = b"".join(b"\0" + row.tobytes() for row in colours.astype(">u2"))
@@ -127,9 +125,7 @@ def test_the_upper_bits_of_16_are_read_and_said_once(kind, planes, capfd):
     header = struct.pack(">IIBBBBB", 8, 8, 16, kind, 0, 0, 0)
     for part in (b"IHDR" + header, b"IDAT" + zlib.compress(lines), b"IEND"):
         file += struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part))
-    for _ in range(2):
-        assert (tasks.make("images", "gray_8").encode(file) == (DEEP >> 8).ravel()).all()
-    assert capfd.readouterr().err.count("16 bits") == 1
+    assert (tasks.make("images", "gray_8").encode(file) == (DEEP >> 8).ravel()).all()
 
 
 def test_labels_in_an_order_keep_the_mean_of_the_pixels(tmp_path, pictures):

@@ -134,7 +134,7 @@ GOOD = b"1.0\tA\tB\tone\ttwo\n"
         ),
         ("aan", lines(GOOD), "eval.tsv: expected 3 rows, got 1"),
         ("aan", lines(*[GOOD] * 4), "eval.tsv: expected 3 rows, got 4"),
-        ("pairs", lines(), "eval.tsv: expected at least one row, got 0"),
+        ("pairs", lines(), "split validation has no rows"),
         ("pairs", {"train": [GOOD]}, "<name>.eval.tsv and <name>.test.tsv"),
         ("pairs", None, "<name>.eval.tsv"),
     ],

@@ -123,10 +123,8 @@ ONE = next(name for name in made() if name.startswith("test/neg/0_"))
     ("files", "fragment"),
     [
         ({ONE: b" \r\n\t"}, "length > 0"),
-        ({"train/pos/9_7.txt": b"x" * (2**20 + 1)}, "9_7.txt: expected at most 1048576 bytes"),
         ({"test/neg/9_1.txt": b"x"}, "test/neg has 7 reviews, expected 6"),
         ({ONE: None}, "test/neg has 5 reviews, expected 6"),
-        ({name: b"same" for name in made() if "train/" in name}, "hold out 2 of a class"),
     ],
 )
 def test_a_mistake_in_reviews_fails_with_one_line(files, fragment, tmp_path):
