@@ -338,7 +338,7 @@ def place(folder: Path, names: tuple[str, ...]) -> tuple[Path, bool]:
     return (fitting or paths)[0], bool(fitting)
 
 
-def parse(value: dict[str, Any], path: Path = Path(), *, moved: bool = True) -> Record:
+def parse(value: dict[str, Any], path: Path | None = None, *, moved: bool = True) -> Record:
     """Checks the object of a result.json and returns it as a value.
 
     Args:
@@ -349,10 +349,12 @@ def parse(value: dict[str, Any], path: Path = Path(), *, moved: bool = True) -> 
     Raises:
       ValueError: the object is not a result; the text says what is wrong with it.
     """
-    record = typed_json.build(Record, value, path=path, raw=value)
+    record = typed_json.build(Record, value, path=path or Path(), raw=value)
     needs_hash = "lra_fnet" in record.versions  # the version that began to write hashes
     if (needs_hash or record.sha256) and record.sha256 != seal(value)["sha256"]:
         raise ValueError("its sha256 belongs to other content, so it was changed after the run")
+    if path is None:
+        return record
     names = folder_parts(record)
     full, fits = place(path, names)
     if not (moved or fits):
