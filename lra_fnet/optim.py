@@ -92,7 +92,8 @@ class Optimizer:
     beta2: Annotated[float, Least(0, suggest=0.98, below=1)] = 0.98
     epsilon: Annotated[float, Least(0, suggest=1e-9)] = 1e-9
     # Parameters of the mixers with their own learning rate (in place of the one above, under the
-    # same factors) and weight decay: {"log_dt": (0.001, 0.0)}. `Mixer.separable` has the names.
+    # same factors) and weight decay: {"log_dt": (0.001, 0.0)}. `Mixer.separable` has the names; one
+    # counts in all layers that have such a parameter.
     groups: dict[str, tuple[float, float]] | None = dataclasses.field(default=None, hash=False)
 
     def __post_init__(self):
