@@ -113,8 +113,9 @@ def gains(table: Table) -> Grid:
     note = (
         "Test accuracy minus that of FF-only, the encoder without mixing, in points, with a 95 % "
         "interval of this pair alone; tests as below. An FF-only that collapsed counts with its "
-        f"one answer for all rows. Bold: p adjusted by Holm's method, over the cells with {SEEDS} "
-        f"seeds or more on both sides, is at most {LEVEL}."
+        "one answer for all rows; of other models, the seeds that trained count. Bold: p adjusted "
+        f"by Holm's method, over the cells with {SEEDS} seeds or more on both sides, is at most "
+        f"{LEVEL}."
     )
     title = f"What mixing buys, preset {table.preset}"
     return Grid(title, ["Model", *(table.columns[task] for task in table.tasks)], rows, [note])
