@@ -197,7 +197,7 @@ _ONE_RUN = {
     "devices": _number("devices of a CPU (default: as many cores as divide the batch)", 0, 1),
 }
 _INIT = _text(
-    "start from the encoder of this pre-trained run; auto: the run with the same options",
+    "start from the encoder of this run; auto: the pre-trained one with the same options",
     kind=_named,
     metavar="RUN",
 )
@@ -394,9 +394,9 @@ def _settings(args) -> None:
 def _train(args) -> None:
     """Trains or resumes one run and scores it on the test set; prepares the data if needed.
 
-    With --init, the run starts from the encoder of a `lra-fnet pretrain` run, and its folder is
-    .../<model>+pretrained/seed<k> (+pretrained-NAME with --name). Run.num_steps counts the steps of
-    both runs.
+    With --init, the run starts from the encoder of another, of `lra-fnet pretrain` or this command,
+    and its folder is .../<model>+pretrained/seed<k> (+pretrained-NAME with --name). Run.num_steps
+    counts the steps of both runs.
 
     Example:
       lra-fnet train --task listops --model fnet --preset cpu --seed 1

@@ -251,7 +251,7 @@ def _stage(steps: int, *, denoise: bool, done: int) -> int:
         return max(1, round(Denoising().share * steps))
     if done >= steps:
         raise UserError(
-            f"Run.num_steps ({steps}) counts the {done} steps of the pre-trained run too: "
+            f"Run.num_steps ({steps}) counts the {done} steps of its --init run too: "
             f"set it above {done}"
         )
     return steps - done

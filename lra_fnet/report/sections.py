@@ -216,7 +216,8 @@ def _from_both(table: Table) -> Iterator[tuple[str, Row, Row]]:
     from_scratch = {(task, *row.key): row for task, row in rows if row.cells[task].runs}
     for task, row in itertools.product(table.tasks, table.variants):
         runs = row.cells[task].runs
-        if not (runs and row.variant and runs[0].init and runs[0].init.task == task):
+        init = runs[0].init if runs else None
+        if not (row.variant and init and init.task == task and init.rate):
             continue
         other = from_scratch.get((task, row.model, names.stages(runs[0], row.variant)[1] or None))
         others = other.cells[task].runs if other else ()

@@ -43,7 +43,7 @@ class Job:
     force: bool = False
     test: bool = True  # False leaves the test split closed
     denoise: bool = False  # pre-train: hide tokens and predict them
-    init: Path | None = None  # folder of the pre-trained run to begin from
+    init: Path | None = None  # folder of the run whose encoder it begins from
     devices: int | None = None  # of a CPU; 0: the cores that fit, None: as JAX is set up
 
     def __post_init__(self):
@@ -78,20 +78,17 @@ class Job:
 
     @functools.cached_property
     def pretrained(self) -> Record | None:
-        """The record of the pre-trained run to begin from; None without one.
+        """The record of the run to begin from; None without one.
 
         Raises:
-          UserError: it is unfinished or not of this task and model.
+          UserError: it is unfinished, of two stages, or of another task or model.
         """
         if self.init is None:
             return None
         _, result = finished(self.init)
-        if not result.denoise or (result.task, result.model) not in (
-            (self.task, self.model),
-            ("corpus", self.model),
-        ):
+        if result.task not in (self.task, "corpus") or result.model != self.model or result.init:
             raise UserError(
-                f"--init expects a run of `lra-fnet pretrain` on {self.task} or corpus with model "
+                f"--init expects a run of one stage on {self.task} or corpus with model "
                 f"{self.model}, {self.init} is {result.label}: name another"
             )
         return result
@@ -199,11 +196,11 @@ def _absolute(value: Any) -> Any:
 
 
 def beginning(job: Job, init: str | Path | None) -> Job:
-    """Returns the job that begins from a run of `lra-fnet pretrain`, or the job as it is.
+    """Returns the job that begins from the encoder of a run, or the job as it is.
 
     Args:
       job: one without `init`.
-      init: the folder of the run; "auto" for that of the same options; None or "" for none.
+      init: its folder; "auto" for the pre-trained one of the same options; None or "" for none.
 
     Raises:
       UserError: there is no run of the same options.

@@ -299,17 +299,17 @@ def _no_classes(folder: Path) -> UserError:
 
 
 class Start(NamedTuple):
-    """What a run takes over from a pre-trained one."""
+    """What a run takes over from the one that it begins from."""
 
     facts: Init
     variables: dict  # of its best checkpoint, by collection
 
 
 def open_pretrained(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) -> Start:
-    """Reads the best checkpoint of a pre-trained run for an experiment that begins from it.
+    """Reads the best checkpoint of a run for an experiment that begins from its encoder.
 
     Args:
-      folder: of a complete run of `lra-fnet pretrain`.
+      folder: of a complete run, pre-trained or with labels.
       experiment: the one that begins.
       imports: see `load_run`.
 
@@ -318,7 +318,6 @@ def open_pretrained(folder: Path, experiment: Experiment, imports: Sequence[str]
     """
     run = load_run(folder, "best", imports, denoise=True)
     how, result = run.experiment.denoising, run.result
-    assert how is not None
     encoders = [one.model.encoder for one in (run.experiment, experiment)]
     old, new = (encoder.mixer_length for encoder in encoders)
     differences = config.differing(run.experiment.config, experiment.config)
@@ -330,12 +329,13 @@ def open_pretrained(folder: Path, experiment: Experiment, imports: Sequence[str]
             f"--init {folder} has another encoder ({'; '.join(misfit)}): pre-train one with the "
             "settings of this run"
         )
-    chosen = dataclasses.asdict(how).items()
+    chosen = {f"Denoising.{name}": value for name, value in vars(how).items()} if how else {}
+    chosen = chosen or {"DATASET": result.dataset}  # learned with labels
     return Start(
         Init(
             run=f"{result.label}/seed{result.seed}",
-            objective=" ".join(f"Denoising.{name}={value!r}" for name, value in chosen),
-            rate=how.rate,
+            objective=" ".join(f"{name}={value!r}" for name, value in chosen.items()),
+            rate=how.rate if how else 0.0,
             step=run.step,
             steps=result.steps,
             wall_seconds=result.wall_seconds,

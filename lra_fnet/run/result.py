@@ -115,11 +115,11 @@ class Process:
 
 @dataclasses.dataclass(frozen=True)
 class Init:
-    """The pre-trained run that a run began from, and what it cost."""
+    """The run whose encoder a run began with, and what it cost."""
 
-    run: str  # preset/task/model@denoise[+variant]/seed<k>
-    objective: str  # gin text of the settings of `objective.Denoising`
-    rate: float  # share of the tokens that were hidden
+    run: str  # preset/task/model[@denoise][+variant]/seed<k>
+    objective: str  # gin text: settings of `objective.Denoising`, or the DATASET of the labels
+    rate: float  # share of the tokens that were hidden; 0 with labels
     step: int  # of its checkpoint, the best on validation
     steps: int  # of its training
     wall_seconds: float | None

@@ -5,6 +5,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from made_runs import change
@@ -20,10 +21,8 @@ from lra_fnet.run import result as results
 from lra_fnet.run import verify
 from lra_fnet.training.loop import Loop
 
-FIRST, SECOND = "runs/cpu/parity/fnet@denoise/seed0", "runs/cpu/parity/fnet+pretrained/seed0"
 STEPS = "Run.num_steps=12 Run.save_seconds=0 Run.steps_per_dispatch=1"
-NAMED = [path.replace("/seed0", "+n/seed0") for path in (FIRST, SECOND)]
-NAMED[1] = NAMED[1].replace("+pretrained+n", "+pretrained-n")
+NAMED = [f"runs/cpu/parity/fnet{stage}n/seed0" for stage in ("@denoise+", "+pretrained-")]
 # The stages of a corpus and of Text in its pieces.
 PIECES = [
     "runs/cpu-pretrain/corpus/fnet@denoise+n/seed0",
@@ -39,8 +38,7 @@ def words_of(task, *words):
     if task == "parity":
         words = f"--gin-dir={OUTSIDE}", "--gin", STEPS, *words
         return [f"--task={task}", "--model=fnet", "--preset=cpu", "--name=n", *words]
-    dataset = {"corpus": NAME, "text": SET}[task]
-    words = "--gin", f"{TINY} DATASET={dataset}", *words
+    words = "--gin", f"{TINY} DATASET={NAME if task == 'corpus' else SET}", *words
     return [f"--task={task}", "--model=fnet", "--preset=cpu-pretrain", "--name=n", *words]
 
 
@@ -90,8 +88,7 @@ def copied(stages, parity, tmp_path):
 
 def test_each_stage_has_a_run_folder_and_says_what_it_began_from(stages):
     first, second = (disk.read_json(stages / path / "result.json") for path in NAMED)
-    assert first["denoise"] is True
-    assert (first["test"], first["validation"]["last"]["step"]) == (None, 6)
+    assert (first["denoise"], first["test"], first["validation"]["last"]["step"]) == (True, None, 6)
     assert first["validation"]["best"]["count"] > 20  # masked tokens, not rows
     assert "Run.num_steps = 6" in second["config"]
     assert "Denoising" not in second["config"]
@@ -102,7 +99,6 @@ def test_each_stage_has_a_run_folder_and_says_what_it_began_from(stages):
     assert "Denoising.replacement='bert'" in init["objective"]
     assert init["step"] == first["validation"]["best"]["step"]
     assert init["wall_seconds"] == first["wall_seconds"]
-    assert len(init["sha256"]) == 64
     losses = [folders.curve(stages / path).loss for path in NAMED]
     assert [step for step, _ in losses[0]] == [2, 4, 6]
 
@@ -197,7 +193,7 @@ WRONG = {
     "mixer": (["--set", "Fourier.scale=ortho", *LONG, *INIT], {}, "'none' -> 'ortho'"),
     "model": (INIT, {"model": "linear"}, "model linear, .* is cpu.parity.fnet@denoise"),
     "steps": (["--set", "Run.num_steps=6", *INIT], {}, r"Run.num_steps \(6\) counts the 6"),
-    "stage": (["--init", NAMED[1]], {}, "lra-fnet pretrain.*is cpu.parity.fnet.pretrained"),
+    "stage": (["--init", NAMED[1]], {}, "a run of one stage.*is cpu.parity.fnet.pretrained"),
     "folder": (["--init", "data"], {}, "data is not a run folder"),
     "none": (["--init", "auto"], {}, "no .*fnet@denoise/seed0 yet; first: lra-fnet pretrain"),
 }
@@ -212,9 +208,22 @@ def test_a_run_that_does_not_fit_fails_with_one_line(case, copied, parity):
     assert sorted(copied.rglob("*")) == before
 
 
-def test_other_data_is_refused(copied, parity):
-    change(copied / NAMED[0] / "result.json", data_sha256="0" * 64)
-    assert "was trained on data 00000000" in parity("train", *LONG, *INIT).mistake
+def test_other_texts_are_refused(pieces, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(shutil.copytree(pieces, tmp_path / "copy"))
+    change(Path(PIECES[0]) / "result.json", data_sha256="0" * 64)
+    assert "was trained on data 00000000" in command(*COMMANDS["pieces"][1]).err
+
+
+def test_labels_of_other_drawn_rows_give_an_encoder_too(copied, parity):
+    assert parity("train", "--name=labels").code == 0
+    first = Path("runs/cpu/parity/fnet+labels/seed0")
+    change(copied / first / "result.json", data_sha256="0" * 64)
+    still = "Run.num_steps=40 Optimizer.learning_rate=1e-30"
+    assert parity("train", "--name=later", "--gin", still, "--init", first).code == 0
+    (second,) = Path("runs/cpu/parity").glob("fnet+pretrained-*later*/seed0")
+    assert results.read(second).init.objective == "DATASET='full'"
+    begun, ended = (trained.load_run(path).variables["params"] for path in (first, second))
+    jax.tree.map(np.testing.assert_array_equal, begun["encoder"], ended["encoder"])
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict", "export"])
