@@ -222,7 +222,7 @@ def _from_both(table: Table) -> Iterator[tuple[str, Row, Row]]:
         other = from_scratch.get((task, row.model, names.stages(runs[0], row.variant)[1] or None))
         others = other.cells[task].runs if other else ()
         both = [run for run in (*runs, *others) if run.complete]
-        steps = {run.steps + (run.init.steps if run.init else 0) for run in both}
+        steps = {run.total_steps for run in both}
         if other and len(steps) == len({run.data_sha256 for run in both}) == 1:
             yield task, row, other
 

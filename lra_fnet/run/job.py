@@ -81,15 +81,15 @@ class Job:
         """The record of the run to begin from; None without one.
 
         Raises:
-          UserError: it is unfinished, of two stages, or of another task or model.
+          UserError: it is unfinished, or of another task or model.
         """
         if self.init is None:
             return None
         _, result = finished(self.init)
-        if result.task not in (self.task, "corpus") or result.model != self.model or result.init:
+        if result.task not in (self.task, "corpus") or result.model != self.model:
             raise UserError(
-                f"--init expects a run of one stage on {self.task} or corpus with model "
-                f"{self.model}, {self.init} is {result.label}: name another"
+                f"--init expects a run on {self.task} or corpus with model {self.model}, "
+                f"{self.init} is {result.label}: name another"
             )
         return result
 
@@ -124,7 +124,8 @@ class Job:
         from lra_fnet import experiment  # late: it imports JAX
 
         # Both stages on one task share the steps of a preset.
-        done = self.pretrained.steps if self.pretrained and self.pretrained.task == self.task else 0
+        begun = self.pretrained
+        done = begun.total_steps if begun and begun.task == self.task else 0
         return experiment.load(
             self.task,
             self.model,

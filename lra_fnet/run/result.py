@@ -121,8 +121,8 @@ class Init:
     objective: str  # gin text: settings of `objective.Denoising`, or the DATASET of the labels
     rate: float  # share of the tokens that were hidden; 0 with labels
     step: int  # of its checkpoint, the best on validation
-    steps: int  # of its training
-    wall_seconds: float | None
+    steps: int  # of its training and of the run that it began from
+    wall_seconds: float | None  # of both, too
     sha256: str  # of the encoder's parameters
 
     @property
@@ -252,6 +252,11 @@ class Record(Process):
         """Optimizer steps of the training, without those of the run that it began from."""
         score = self.score("validation", "last")
         return score.step if score else self.step or 0
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the training and of the run that it began from."""
+        return self.steps + (self.init.steps if self.init else 0)
 
     @property
     def total_seconds(self) -> float | None:

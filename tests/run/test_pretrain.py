@@ -186,14 +186,12 @@ def test_a_set_whose_validation_rows_are_its_test_rows_is_refused(command, tmp_p
     assert "text/lra_code" in command("pretrain", *words).mistake
 
 
-INIT = ("--init", NAMED[0])
-LONG = ("--set", "Run.num_steps=12")
+INIT = ("--init", NAMED[0], "--set", "Run.num_steps=12")
 WRONG = {
-    "width": (["--set", "Encoder.dim=4", *LONG, *INIT], {}, "Encoder.dim: 8 -> 4"),
-    "mixer": (["--set", "Fourier.scale=ortho", *LONG, *INIT], {}, "'none' -> 'ortho'"),
+    "width": (["--set", "Encoder.dim=4", *INIT], {}, "Encoder.dim: 8 -> 4"),
+    "mixer": (["--set", "Fourier.scale=ortho", *INIT], {}, "'none' -> 'ortho'"),
     "model": (INIT, {"model": "linear"}, "model linear, .* is cpu.parity.fnet@denoise"),
-    "steps": (["--set", "Run.num_steps=6", *INIT], {}, r"Run.num_steps \(6\) counts the 6"),
-    "stage": (["--init", NAMED[1]], {}, "a run of one stage.*is cpu.parity.fnet.pretrained"),
+    "steps": ([*INIT, "--set", "Run.num_steps=6"], {}, r"Run.num_steps \(6\) counts the 6"),
     "folder": (["--init", "data"], {}, "data is not a run folder"),
     "none": (["--init", "auto"], {}, "no .*fnet@denoise/seed0 yet; first: lra-fnet pretrain"),
 }
@@ -216,13 +214,15 @@ def test_other_texts_are_refused(pieces, command, tmp_path, monkeypatch):
 
 def test_labels_of_other_drawn_rows_give_an_encoder_too(copied, parity):
     assert parity("train", "--name=labels").code == 0
-    first = Path("runs/cpu/parity/fnet+labels/seed0")
+    last = first = Path("runs/cpu/parity/fnet+labels/seed0")
     change(copied / first / "result.json", data_sha256="0" * 64)
-    still = "Run.num_steps=40 Optimizer.learning_rate=1e-30"
-    assert parity("train", "--name=later", "--gin", still, "--init", first).code == 0
-    (second,) = Path("runs/cpu/parity").glob("fnet+pretrained-*later*/seed0")
-    assert results.read(second).init.objective == "DATASET='full'"
-    begun, ended = (trained.load_run(path).variables["params"] for path in (first, second))
+    for name, steps in {"second": 40, "third": 60}.items():
+        words = "--gin", f"Run.num_steps={steps} Optimizer.learning_rate=1e-30", "--init", last
+        assert parity("train", f"--name={name}", *words).code == 0
+        (last,) = Path("runs/cpu/parity").glob(f"fnet+pretrained-*{name}*/seed0")
+        assert results.read(last).total_steps == steps
+    assert results.read(last).init.objective == "DATASET='full'"
+    begun, ended = (trained.load_run(path).variables["params"] for path in (first, last))
     jax.tree.map(np.testing.assert_array_equal, begun["encoder"], ended["encoder"])
 
 
