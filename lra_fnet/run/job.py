@@ -123,7 +123,7 @@ class Job:
         self.check()
         from lra_fnet import experiment  # late: it imports JAX
 
-        # Both stages on one task share the steps of a preset.
+        # All stages on one task share the steps of a preset.
         begun = self.pretrained
         done = begun.total_steps if begun and begun.task == self.task else 0
         return experiment.load(

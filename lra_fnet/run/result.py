@@ -121,8 +121,8 @@ class Init:
     objective: str  # gin text: settings of `objective.Denoising`, or the DATASET of the labels
     rate: float  # share of the tokens that were hidden; 0 with labels
     step: int  # of its checkpoint, the best on validation
-    steps: int  # of its training and of the run that it began from
-    wall_seconds: float | None  # of both, too
+    steps: int  # of its training and of those before it
+    wall_seconds: float | None  # of all these
     sha256: str  # of the encoder's parameters
 
     @property

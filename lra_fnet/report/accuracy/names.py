@@ -46,7 +46,7 @@ def name_of(run: Record) -> str:
 
 
 def stages(run: Record, variant: str) -> tuple[str, str]:
-    """Returns what a pre-trained run's variant says of its two stages; see `Job.variant`."""
+    """Returns what a pre-trained run's variant says of its stages; see `Job.variant`."""
     theirs, own = run.init.variant if run.init else "", variant.partition("-")[2]
     if theirs and (own.startswith(f"{theirs}-") or (own == theirs and not run.overrides)):
         return f"pre-trained ({theirs})", own[len(theirs) + 1 :]
