@@ -24,10 +24,10 @@ def test_ledgers_keep_minutes_but_no_paths_and_ties_go_to_the_earlier_point(tmp_
     assert '"/' not in about.read_text()
     seconds = {t["folder"]: t["wall_seconds"] or 0.0 for t in json.loads(ledger.read_text())}
     fnet, linear = sweeps.grid([SweepFiles(about)], seconds).rows
-    assert fnet == ["ListOps", "FNet", "25.00", "50.00", "50.00", "4"]
-    assert linear == ["ListOps", "Linear", "75.00", "-", "-", "0"]  # not decided yet
-    styles = [getattr(text, "style", "") for text in (*fnet, *linear)]
-    assert [i for i, style in enumerate(styles) if style] == [3]
+    task = "ListOps, Run.num_steps=100"
+    assert fnet == [task, "FNet", "25.00", "50.00", "50.00", "4"]
+    assert linear == [task, "Linear", "75.00", "-", "-", "0"]  # not decided yet
+    assert [i for i, t in enumerate((*fnet, *linear)) if getattr(t, "style", "")] == [3]
 
 
 def test_the_preset_has_what_the_committed_searches_chose():

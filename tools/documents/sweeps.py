@@ -24,32 +24,37 @@ NOTE = (
 
 
 def grid(sweeps: list[SweepFiles], seconds: dict[str, float]) -> Grid:
-    """Returns a row for each task and model, a column for each point.
+    """Returns a row for each task, its overrides beside the axes, and model; a column for a point.
 
     Args:
       sweeps: sweeps over lists of values, one seed each.
       seconds: by the folder of a trial.
     """
-    rows: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    spent: dict[tuple[str, str], float] = defaultdict(float)
+    rows: dict[tuple[str, str, str], dict[str, str]] = defaultdict(dict)
+    spent: dict[tuple[str, str, str], float] = defaultdict(float)
+    axes = {axis for sweep in sweeps for axis in sweep.about.axes}
     for sweep in sorted(sweeps, key=lambda sweep: len(sweep.about.axes)):
         best = {choice.folders for choice in chosen(sweep)}
         for trial in sweep.trials:
-            pair, bound = (trial.task, trial.model), dict(map(config.split, trial.overrides))
+            bound = dict(map(config.split, trial.overrides))
+            beside = "".join(f", {name}={bound[name]}" for name in bound if name not in axes)
+            row = beside, trial.task, trial.model
             text = trial.state if trial.state in files.ENDED else "-"
             if trial.state == "complete":
                 mark = "bold" if (trial.folder,) in best else ""
                 text = Marked(f"{100 * (trial.validation or 0):.2f}", mark)
-            rows[pair][", ".join(bound[axis].strip("'") for axis in sweep.about.axes)] = text
-            spent[pair] += seconds.get(trial.folder, 0)
+            rows[row][", ".join(bound[axis].strip("'") for axis in sweep.about.axes)] = text
+            spent[row] += seconds.get(trial.folder, 0)
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     body = [
         [
-            *(tasks.title(task), config.title(model)),
-            *(row.get(name, "-") for name in columns),
-            f"{spent[task, model] / 60:.0f}",
+            *(tasks.title(task) + beside, config.title(model)),
+            *(cells.get(name, "-") for name in columns),
+            f"{spent[beside, task, model] / 60:.0f}",
         ]
-        for (task, model), row in sorted(rows.items(), key=lambda r: list(TASKS).index(r[0][0]))
+        for (beside, task, model), cells in sorted(
+            rows.items(), key=lambda row: (row[0][0], list(TASKS).index(row[0][1]))
+        )
     ]
     return Grid("The search", ["Task", "Model", *columns, "Minutes"], body, [NOTE], words=2)
 
