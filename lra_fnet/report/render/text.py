@@ -82,7 +82,7 @@ def run_lines(run: Record) -> list[str]:
         classes = run.classes or range(len(score.confusion or ()))
         shares = ", ".join(f"{classes[label]} {share:.2f}" for share, label in lowest)
         lines += [f"recall by class, in %: {shares}{', others more' * (len(recall) > 10)}"]
-    for source in () if run.preset in names.UNCOMPARED else names.SOURCES:
+    for source in () if run.variant or run.preset in names.UNCOMPARED else names.SOURCES:
         printed = (published_cells(run.model, source) or {}).get(run.task)
         if printed and printed.state != "n/a":
             lines.append(f"{published()['accuracy'][source]['name']} {printed.text}")
