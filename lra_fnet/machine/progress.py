@@ -36,6 +36,7 @@ class Bar:
             TextColumn("{task.fields[words]}", markup=False),
             console=console,
             refresh_per_second=4,
+            speed_estimate_period=3600,  # seconds: longer than the pauses, such as evaluations
             disable=not sys.stderr.isatty(),
         )
         self._row = self._bar.add_task(title, total=total, completed=done, words="")
@@ -64,8 +65,7 @@ class Bar:
         self._bar.update(self._row, completed=done)
         left = self._bar.tasks[0].time_remaining
         remaining = f"{duration(left)} left" if left else ""
-        count = f"{done:,}{self._of} {self._unit}"
-        words = ", ".join(filter(None, (count, note, remaining)))
+        words = ", ".join(filter(None, (f"{done:,}{self._of} {self._unit}", note, remaining)))
         self._bar.update(self._row, words=words)
         if self._bar.disable and time.monotonic() - self._printed >= self.seconds_a_line:
             self._printed = time.monotonic()
