@@ -68,7 +68,7 @@ def test_child_answers_with_facts_and_rounds(what, preset, model):
 @pytest.mark.parametrize(
     ("what", "task", "length", "presets"),
     [
-        ("train", "text", 16, ["cpu", "small", "lra-code", "paper", "tuned"]),
+        ("train", "text", 16, ["cpu", "small", "tuned"]),
         pytest.param("pretrain", "text", 16, ["cpu-pretrain"], marks=pytest.mark.slow),
         pytest.param("pretrain", "corpus", 512, ["paper-pretrain"], marks=pytest.mark.slow),
     ],

@@ -98,7 +98,7 @@ def test_short_texts_with_one_real_token_have_a_finite_gradient(model):
     """Each mixer with its own block sizes, which are longer than the text."""
     sizes = "Encoder.dim=4", "Encoder.qkv_dim=4", "Encoder.num_heads=2"
     short, points = [], []
-    for length in (1, 2, 3, 5, 17):
+    for length in (1, 3, 17):
         made = experiment.load("listops", model, "cpu", (*sizes, f"MAX_LEN={length}"))
         x, mask = normal(2, length, 4), np.arange(length)[None] < np.asarray([[1], [length]])
         for mixer in dict.fromkeys(m.clone(layer=0) for m in made.model.encoder.mixers):
