@@ -21,7 +21,7 @@ FOLDER = config.GIN_DIR / "presets"
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(  # pairs of texts with CLS, pixels as numbers
     ("preset", "task"), [("paper", "retrieval"), ("cpu", "image")]
-)  # tokens: test_every_model_can_be_measured_at_every_preset
+)  # tokens: test_every_model_can_be_measured
 def test_every_model_can_be_traced_without_gin(preset, task, model):
     built = experiment.load(task, model, preset)
     gin.clear_config()

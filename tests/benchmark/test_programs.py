@@ -73,7 +73,7 @@ def test_child_answers_with_facts_and_rounds(what, preset, model):
         pytest.param("pretrain", "corpus", 512, ["paper-pretrain"], marks=pytest.mark.slow),
     ],
 )
-def test_every_model_can_be_measured_at_every_preset(what, task, length, presets):
+def test_every_model_can_be_measured(what, task, length, presets):
     """Traces the programs, once for the presets that are equal but for sizes and dropout."""
     cell = dataclasses.replace(CELL, what=what, task=task, length=length)
     pairs = itertools.product(presets, config.known("models"))
